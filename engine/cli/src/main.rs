@@ -1,0 +1,2 @@
+//! The headless Linnet.
+fn main() {}
