@@ -1,0 +1,37 @@
+//! What every kernel needs to know about where it runs.
+
+use crate::{Isa, pool::ThreadPool};
+
+/// The instruction set and the threads that kernels run on. One per process or per model; never global.
+#[derive(Debug)]
+pub struct Context {
+    isa: Isa,
+    pool: ThreadPool,
+}
+
+impl Context {
+    /// A context on the best instruction set of this machine with `threads` threads (the caller counts as one).
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        Self::with_isa(Isa::detect(), threads)
+    }
+
+    /// A context on a chosen instruction set. An `isa` this machine lacks falls back to [`Isa::Scalar`].
+    #[must_use]
+    pub fn with_isa(isa: Isa, threads: usize) -> Self {
+        let isa = if Isa::available().contains(&isa) { isa } else { Isa::Scalar };
+        Self { isa, pool: ThreadPool::new(threads) }
+    }
+
+    /// The instruction set in use.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The threads in use.
+    #[must_use]
+    pub fn pool(&self) -> &ThreadPool {
+        &self.pool
+    }
+}

@@ -1,1 +1,0 @@
-//! SIMD kernels for transformer inference.
