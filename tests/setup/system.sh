@@ -27,11 +27,11 @@ want_package() {
 case "$(uname -s)" in
 Darwin)
     compiler_remedy="a C and C++ compiler: xcode-select --install"
-    python_remedy="Python 3.10 or later with pip: brew install python"
+    python_remedy="Python 3.11 or later with pip: brew install python"
     ;;
 *)
     compiler_remedy="a C and C++ compiler: apt-get install build-essential (or your system's equal)"
-    python_remedy="Python 3.10 or later with pip and venv: apt-get install python3 python3-pip python3-venv"
+    python_remedy="Python 3.11 or later with pip and venv: apt-get install python3 python3-pip python3-venv"
     ;;
 esac
 
@@ -43,7 +43,7 @@ build)
     ;;
 python)
     want_package \
-        "python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' && python3 -m pip --version" \
+        "python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' && python3 -m pip --version" \
         "python3 python3-pip python3-venv" "$python_remedy"
     ;;
 test)
