@@ -4,9 +4,26 @@
 //! kernels are free functions that take it first. The scalar version of each kernel is the readable reference; all
 //! others are tested against it.
 
+mod argmax;
+mod attention;
 mod context;
+mod convert;
+mod elementwise;
 mod isa;
+mod norm;
+mod pages;
+mod parallel;
 pub mod pool;
+mod rope;
+mod softmax;
 
+pub use argmax::argmax;
+pub use attention::{AttentionError, AttentionOptions, AttentionRow, attention};
 pub use context::Context;
+pub use convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+pub use elementwise::{add_in_place, scale_in_place};
 pub use isa::Isa;
+pub use norm::{layer_norm, rms_norm, rms_norm_in_place};
+pub use pages::{PAGE_TOKENS, PageGeometry, append, read_page};
+pub use rope::{RopeTable, rope};
+pub use softmax::softmax_in_place;
