@@ -230,10 +230,7 @@ impl Backend for CpuBackend {
     fn gated(&self, gate: CpuTensor, up: &CpuTensor, activation: Activation) -> Result<CpuTensor> {
         same_shape("gated", &gate, up)?;
         let mut out = gate.unshared();
-        let activation = kernel_activation(activation);
-        for (gate, up) in out.own_data().iter_mut().zip(up.data()) {
-            *gate = activation.apply(*gate) * up;
-        }
+        linnet_kernels::gated(&self.context, kernel_activation(activation), out.own_data(), up.data());
         Ok(out)
     }
 
