@@ -26,7 +26,7 @@ pub use argmax::argmax;
 pub use attention::{AttentionError, AttentionOptions, AttentionRow, attention};
 pub use context::Context;
 pub use convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-pub use elementwise::{add_in_place, scale_in_place};
+pub use elementwise::{activate_in_place, add_in_place, gated, scale_in_place};
 pub use float_slice::FloatSlice;
 pub use isa::Isa;
 pub use matmul::{AffineWeight, DenseWeight, Epilogue, Matrix, MatrixError, Precision, Product, matmul, matmul_gated};

@@ -122,11 +122,7 @@ pub trait Backend: 'static {
     ///
     /// # Errors
     /// As [`Backend::linear`].
-    fn linear_each<const N: usize>(
-        &self,
-        x: &Self::Tensor,
-        weights: [&Self::Matrix; N],
-    ) -> Result<[Self::Tensor; N]>;
+    fn linear_each<const N: usize>(&self, x: &Self::Tensor, weights: [&Self::Matrix; N]) -> Result<[Self::Tensor; N]>;
 
     /// `residual + (x Wᵀ + b)`.
     ///

@@ -16,7 +16,9 @@ pub enum ComputeError {
         source: std::io::Error,
     },
     /// A folder without weights.
-    #[error("{folder} holds no model.safetensors and no model.safetensors.index.json; import or download the model again")]
+    #[error(
+        "{folder} holds no model.safetensors and no model.safetensors.index.json; import or download the model again"
+    )]
     NoWeights {
         /// The folder.
         folder: PathBuf,
@@ -58,7 +60,9 @@ pub enum ComputeError {
         expected: &'static str,
     },
     /// A quantization that no kernel reads.
-    #[error("{name} is quantized as {bits} bits in groups of {group_size}; bits 2, 3, 4, 5, 6, 8 and groups 32, 64, 128 are supported")]
+    #[error(
+        "{name} is quantized as {bits} bits in groups of {group_size}; bits 2, 3, 4, 5, 6, 8 and groups 32, 64, 128 are supported"
+    )]
     Quantization {
         /// The tensor.
         name: String,

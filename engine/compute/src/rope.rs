@@ -168,8 +168,7 @@ impl RopeSpec {
 
 /// The pairs between which YaRN's ramp runs (arXiv 2309.00071, section 3.2).
 fn yarn_range(dims: f64, base: f64, original: f64, beta_fast: f64, beta_slow: f64) -> (f64, f64) {
-    let dimension =
-        |rotations: f64| dims * (original / (rotations * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
+    let dimension = |rotations: f64| dims * (original / (rotations * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
     let low = dimension(beta_fast).floor().max(0.0);
     let high = dimension(beta_slow).ceil().min(dims - 1.0);
     // A ramp of no length would divide by zero; the reference widens it the same way.

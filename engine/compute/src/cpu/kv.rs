@@ -96,14 +96,14 @@ impl CpuKv {
     /// Writes a row's keys and values, `[length, kv_heads * head_dim]` each, into its pages.
     pub(crate) fn write(&mut self, place: LayerPlace, row: &Row, keys: &[f32], values: &[f32]) -> Result<()> {
         let width = place.geometry.kv_heads * place.geometry.head_dim;
-        let sequence =
-            self.sequences.get(&row.slot).ok_or(ComputeError::UnknownSlot { slot: row.slot.0 })?;
+        let sequence = self.sequences.get(&row.slot).ok_or(ComputeError::UnknownSlot { slot: row.slot.0 })?;
         let mut done = 0;
         while done < row.length {
             let position = row.start + done;
             let within = position % PAGE_TOKENS;
             let count = (PAGE_TOKENS - within).min(row.length - done);
-            let block = sequence.blocks.get(position / PAGE_TOKENS).and_then(|&block| self.blocks[block].as_deref_mut());
+            let block =
+                sequence.blocks.get(position / PAGE_TOKENS).and_then(|&block| self.blocks[block].as_deref_mut());
             let Some(block) = block else {
                 return Err(ComputeError::WrongStart { slot: row.slot.0, held: sequence.length, start: position });
             };
@@ -119,7 +119,11 @@ impl CpuKv {
     pub(crate) fn pages(&self, place: LayerPlace, slot: Slot) -> Result<Vec<&[u16]>> {
         let range = place.offset..place.offset + place.geometry.elements();
         let blocks = &self.sequence(slot)?.blocks;
-        Ok(blocks.iter().filter_map(|&block| self.blocks[block].as_deref()).map(|block| &block[range.clone()]).collect())
+        Ok(blocks
+            .iter()
+            .filter_map(|&block| self.blocks[block].as_deref())
+            .map(|block| &block[range.clone()])
+            .collect())
     }
 
     fn sequence(&self, slot: Slot) -> Result<&Sequence> {
