@@ -127,7 +127,7 @@ ODD = [
     Odd("unknown path", 404, ("/v1/nothing",), {}, path="/v1/nothing"),
     Odd("a path that climbs", 404, (), method="GET", path="/..%2f..%2fetc/passwd"),
     Odd("unknown model looked up", 404, ("no-such-model",), method="GET", path="/v1/models/no-such-model"),
-    Odd("a form instead of JSON", 415, ("application/json", "Content-Type"), raw=b"model=starter",
+    Odd("a form instead of JSON", 400, ("JSON",), raw=b"model=starter",
         headers={"Content-Type": "application/x-www-form-urlencoded"}),
     Odd("a foreign Host", 403, ("Host",), chat(), headers={"Host": "evil.example"}),
     Odd("a Host that begins like ours", 403, ("Host",), chat(), headers={"Host": "localhost.evil.example"}),
