@@ -267,9 +267,7 @@ impl ChatTemplate {
 
         let template =
             self.inner.environment.get_template(name).map_err(|error| environment::template_error(&error))?;
-        template
-            .render(TemplateValue::from_pairs(variables))
-            .map_err(|error| environment::template_error(&error))
+        template.render(TemplateValue::from_pairs(variables)).map_err(|error| environment::template_error(&error))
     }
 }
 

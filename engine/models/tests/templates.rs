@@ -126,10 +126,8 @@ fn snippets_render_as_python_does() {
         let (got, detail) =
             outcome(&snippet.template, &special_tokens, &input(&golden.cases["user"], variables.clone()));
         if got != expected(&snippet.outcome) {
-            differences.push(format!(
-                "{}\n  ours   {got:?} {detail}\n  python {:?}",
-                snippet.template, snippet.outcome
-            ));
+            differences
+                .push(format!("{}\n  ours   {got:?} {detail}\n  python {:?}", snippet.template, snippet.outcome));
         }
     }
     assert!(snippets.len() >= 500, "{} snippets", snippets.len());

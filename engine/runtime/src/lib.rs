@@ -6,11 +6,21 @@
 //! scripted model and runs unchanged on every backend.
 
 mod backend_model;
+mod engine;
 mod event;
 mod request;
+mod samplers;
 mod step_model;
+mod stop;
+mod submit_error;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod text;
 
 pub use backend_model::BackendModel;
+pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 pub use request::{GenerationRequest, SamplingParameters};
-pub use step_model::{Slot, StepModel, StepModelError, StepRow};
+pub use step_model::{KvBudget, Slot, StepModel, StepModelError, StepRow};
+pub use submit_error::SubmitError;
+pub use text::{Detokenizer, EngineText, NewDetokenizer};

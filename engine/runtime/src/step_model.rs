@@ -14,6 +14,20 @@ pub struct StepRow<'a> {
     pub wants_logits: bool,
 }
 
+/// The size of a KV store that all sequences share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvBudget {
+    /// Tokens that fit, a multiple of `page`.
+    pub capacity: usize,
+    /// Tokens of the unit in which a sequence takes room, at least 1.
+    pub page: usize,
+}
+
+impl KvBudget {
+    /// Room for any number of sequences.
+    pub const UNLIMITED: Self = Self { capacity: usize::MAX, page: 1 };
+}
+
 /// A loaded model, driven step by step by its engine thread. Not `Send`: it is built on the thread that runs it.
 pub trait StepModel {
     /// How many entries a row of logits has.
@@ -24,6 +38,12 @@ pub trait StepModel {
 
     /// The most prompt tokens that one step should take, for this backend to run well.
     fn prefill_chunk(&self) -> usize;
+
+    /// What the KV store holds for all sequences together. The engine keeps within it: requests wait, or are set back
+    /// and their tokens processed again later, rather than run into [`StepModelError::KvFull`].
+    fn kv_budget(&self) -> KvBudget {
+        KvBudget::UNLIMITED
+    }
 
     /// Opens an empty sequence.
     ///
@@ -58,6 +78,20 @@ pub enum StepModelError {
         used: usize,
         /// Tokens that fit.
         capacity: usize,
+    },
+    /// The model's computation panicked; this is a fault in Linnet.
+    #[error("the model panicked: {0}; please report this")]
+    Panicked(String),
+    /// The model's output is no distribution: it holds NaN, or nothing finite.
+    #[error("the model's logits are not numbers ({0}); its weights may be damaged: verify or import the model again")]
+    InvalidLogits(&'static str),
+    /// The tokenizer does not know a token that the model generated.
+    #[error("token {token} has no text: {reason}; the tokenizer does not fit the model")]
+    Detokenize {
+        /// The token.
+        token: u32,
+        /// What the tokenizer said.
+        reason: String,
     },
     /// The engine thread ended; the model must be loaded again.
     #[error("the engine stopped: {0}; load the model again")]

@@ -30,10 +30,10 @@ pub(super) fn strftime(now: ClockTime, format: &str) -> Result<String, Error> {
     while let Some(start) = rest.find('%') {
         text.push_str(&rest[..start]);
         let directive = &rest[start..];
-        let flags_end = directive[1..].find(|c| !matches!(c, '-' | '_' | '0' | '^' | '#')).map_or(directive.len(), |n| n + 1);
-        let width_end = directive[flags_end..]
-            .find(|c: char| !c.is_ascii_digit())
-            .map_or(directive.len(), |n| n + flags_end);
+        let flags_end =
+            directive[1..].find(|c| !matches!(c, '-' | '_' | '0' | '^' | '#')).map_or(directive.len(), |n| n + 1);
+        let width_end =
+            directive[flags_end..].find(|c: char| !c.is_ascii_digit()).map_or(directive.len(), |n| n + flags_end);
         let Some(letter) = directive[width_end..].chars().next() else {
             text.push_str(directive);
             rest = "";
@@ -128,11 +128,9 @@ fn field(now: DateTime, letter: char) -> Option<Field> {
         'A' => text((*day_name).to_owned()),
         'b' | 'h' => text(month_name[..3].to_owned()),
         'B' => text((*month_name).to_owned()),
-        'c' => text(format!(
-            "{} {} {day:2} {hour:02}:{minute:02}:{second:02} {year}",
-            &day_name[..3],
-            &month_name[..3]
-        )),
+        'c' => {
+            text(format!("{} {} {day:2} {hour:02}:{minute:02}:{second:02} {year}", &day_name[..3], &month_name[..3]))
+        }
         'C' => number(year / 100, 2),
         'd' => number(day, 2),
         'D' | 'x' => text(format!("{month:02}/{day:02}/{:02}", year % 100)),
@@ -169,4 +167,3 @@ fn field(now: DateTime, letter: char) -> Option<Field> {
         _ => return None,
     })
 }
-

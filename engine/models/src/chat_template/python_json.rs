@@ -18,8 +18,8 @@ pub(super) fn tojson(state: &State, value: &Value, arguments: Rest<ValueOrKwargs
     let sort_keys = arguments.get(3, "sort_keys")?.is_some_and(|value| value.is_true());
     arguments.finish()?;
 
-    let (item, key) = separators
-        .unwrap_or_else(|| (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()));
+    let (item, key) =
+        separators.unwrap_or_else(|| (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()));
     let mut writer = Writer { out: String::new(), ensure_ascii, indent, item, key, sort_keys, depth: 0 };
     writer.value(state, value)?;
     Ok(writer.out)

@@ -1,0 +1,198 @@
+//! The engine: one thread that owns a loaded model and serves many requests with it.
+//!
+//! [`Engine`] is the handle; [`worker`] is the thread's loop, which obeys the decisions of [`plan`]; [`sequence`] is one
+//! request's state from prompt to last token; [`inbox`] is what handle and thread share. Nothing that belongs to the
+//! model leaves the thread.
+
+mod generation;
+mod inbox;
+mod output;
+mod plan;
+mod sequence;
+mod status;
+mod worker;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread::JoinHandle,
+};
+
+pub use generation::Generation;
+pub use status::{EngineHealth, EngineStatus};
+
+use self::{
+    inbox::{Inbox, Submission},
+    worker::Worker,
+};
+use crate::{EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
+
+/// How an engine shares its model among requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// How many requests run at once; the others wait. At least 1.
+    pub max_concurrent: usize,
+    /// How many requests may wait; more are refused with [`SubmitError::QueueFull`].
+    pub queue_limit: usize,
+    /// The most tokens to generate for a request that names no limit, cut to the room in the context. `None`: the room
+    /// in the context.
+    pub default_max_tokens: Option<usize>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None }
+    }
+}
+
+/// A running engine. Clones share it; when the last one is dropped the thread ends, and what still runs fails with
+/// [`StepModelError::EngineGone`].
+#[derive(Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    name: String,
+    options: EngineOptions,
+    context_length: usize,
+    vocabulary_size: usize,
+    kv_capacity: usize,
+    inbox: Arc<Inbox>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread reports when the model is loaded.
+struct Loaded {
+    context_length: usize,
+    vocabulary_size: usize,
+    kv_capacity: usize,
+}
+
+impl Engine {
+    /// Starts the engine thread, builds the model on it with `load`, and returns once it is loaded.
+    ///
+    /// `name` is the model's, for the thread and for messages.
+    ///
+    /// # Errors
+    /// What `load` returned; [`StepModelError::EngineGone`] if it panicked or no thread could be started.
+    pub fn start<M: StepModel + 'static>(
+        name: &str,
+        options: EngineOptions,
+        text: EngineText,
+        load: impl FnOnce() -> Result<M, StepModelError> + Send + 'static,
+    ) -> Result<Self, StepModelError> {
+        let options = EngineOptions { max_concurrent: options.max_concurrent.max(1), ..options };
+        let inbox = Arc::new(Inbox::new(options.queue_limit, options.max_concurrent));
+        let (report, loaded) = mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name(format!("engine {name}"))
+            .spawn({
+                let inbox = Arc::clone(&inbox);
+                let max_concurrent = options.max_concurrent;
+                move || {
+                    let model = match catch_unwind(AssertUnwindSafe(load)) {
+                        Ok(Ok(model)) => model,
+                        Ok(Err(error)) => return drop(report.send(Err(error))),
+                        Err(panic) => {
+                            let message = format!("loading the model panicked: {}", worker::panic_message(&*panic));
+                            return drop(report.send(Err(StepModelError::EngineGone(message))));
+                        }
+                    };
+                    let facts = Loaded {
+                        context_length: model.context_length(),
+                        vocabulary_size: model.vocabulary_size(),
+                        kv_capacity: model.kv_budget().capacity,
+                    };
+                    if report.send(Ok(facts)).is_ok() {
+                        Worker::new(model, inbox, text, max_concurrent).run();
+                    }
+                }
+            })
+            .map_err(|error| StepModelError::EngineGone(format!("its thread could not be started: {error}")))?;
+        let Loaded { context_length, vocabulary_size, kv_capacity } = loaded
+            .recv()
+            .unwrap_or_else(|_| Err(StepModelError::EngineGone("its thread ended while loading".into())))?;
+        Ok(Self {
+            handle: Arc::new(Handle {
+                name: name.into(),
+                options,
+                context_length,
+                vocabulary_size,
+                kv_capacity,
+                inbox,
+                thread: Mutex::new(Some(thread)),
+            }),
+        })
+    }
+
+    /// Hands a request to the engine. Returns at once; the answer comes as events, and dropping the [`Generation`]
+    /// cancels the request.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]: every fault of a request that can be known beforehand is refused here.
+    pub fn submit(&self, request: GenerationRequest) -> Result<Generation, SubmitError> {
+        let handle = &*self.handle;
+        let context = handle.context_length.min(handle.kv_capacity);
+        request.validate(handle.vocabulary_size)?;
+        let limit = request.resolve_max_tokens(context, handle.options.default_max_tokens)?;
+        let (submission, generation) = Submission::new(request, limit);
+        handle.inbox.push(submission)?;
+        Ok(generation)
+    }
+
+    /// What the engine is doing and has done.
+    #[must_use]
+    pub fn status(&self) -> EngineStatus {
+        self.handle.inbox.status()
+    }
+
+    /// The model's name, as given to [`Engine::start`].
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.handle.name
+    }
+
+    /// How the engine shares its model.
+    #[must_use]
+    pub fn options(&self) -> &EngineOptions {
+        &self.handle.options
+    }
+
+    /// The most tokens, prompt and answer together, that one request can use.
+    #[must_use]
+    pub fn context_length(&self) -> usize {
+        self.handle.context_length.min(self.handle.kv_capacity)
+    }
+
+    /// How many tokens the model knows.
+    #[must_use]
+    pub fn vocabulary_size(&self) -> usize {
+        self.handle.vocabulary_size
+    }
+
+    /// Ends the engine and waits until its thread has freed the model. What still runs or waits fails with
+    /// [`StepModelError::EngineGone`]; later requests are refused. Blocks for at most one step of the model.
+    pub fn stop(&self) {
+        self.handle.inbox.stop("it was stopped");
+        let thread = self.handle.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!(model = self.handle.name, "the engine thread panicked while it stopped");
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Engine").field("name", &self.handle.name).finish_non_exhaustive()
+    }
+}
+
+// The thread is told to end but not waited for: the last handle may be dropped on an async executor's thread.
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inbox.stop("every handle to it was dropped");
+    }
+}

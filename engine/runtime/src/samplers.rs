@@ -1,0 +1,140 @@
+//! From logits to the next token.
+//!
+//! One file per rule; [`Sampler`] applies them in mlx-lm 0.32.2's order (`sample_utils.py`): [`bias`] and [`penalties`]
+//! change the logits; what they leave, normalised, is the distribution that is reported ([`logprobs`]). At temperature 0
+//! the [`greedy`] choice follows. Otherwise [`top_p`], [`min_p`], [`xtc`] and [`top_k`] narrow the distribution, each
+//! on what the one before left, and [`temperature`] sharpens or flattens what is left when the token is drawn.
+//!
+//! The vocabulary has up to 262,144 tokens and a token may take 3 ms in all, so nothing sorts it: top-p, min-p and top-k
+//! each give a least logit that lets almost all tokens go in one pass, and the rest is selected, not sorted. The
+//! scratch memory lives on, so choosing a token allocates nothing once it is warm, unless probabilities are asked for.
+
+mod bias;
+mod candidate;
+mod exponential;
+mod greedy;
+mod logprobs;
+mod maximum;
+mod min_p;
+mod penalties;
+mod temperature;
+mod top_k;
+mod top_p;
+mod xtc;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use self::{candidate::Candidate, penalties::Penalties};
+use crate::{SamplingParameters, StepModelError, TokenLogprob};
+
+/// One request's way of choosing tokens, with its own stream of random numbers.
+pub(crate) struct Sampler {
+    parameters: SamplingParameters,
+    penalties: Penalties,
+    xtc_exempt: Vec<u32>,
+    random: ChaCha8Rng,
+}
+
+/// Memory that choosing needs, shared by the requests of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    weights: Vec<f32>,
+    candidates: Vec<Candidate>,
+}
+
+/// A chosen token.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Chosen {
+    pub(crate) token: u32,
+    pub(crate) logprob: Option<TokenLogprob>,
+}
+
+impl Sampler {
+    /// A sampler for a request with this prompt. XTC never drops the tokens in `xtc_exempt`.
+    pub(crate) fn new(parameters: SamplingParameters, prompt: &[u32], xtc_exempt: Vec<u32>) -> Self {
+        Self {
+            penalties: Penalties::new(&parameters, prompt),
+            random: ChaCha8Rng::seed_from_u64(parameters.seed.unwrap_or_else(rand::random)),
+            parameters,
+            xtc_exempt,
+        }
+    }
+
+    /// Notes the token that was appended to `history`.
+    pub(crate) fn accept(&mut self, history: &[u32]) {
+        self.penalties.accept(history);
+    }
+
+    /// Chooses the token that follows, and reports its probability and those of the `top_logprobs` most probable tokens
+    /// if asked to.
+    pub(crate) fn choose(
+        &mut self,
+        logits: &mut [f32],
+        top_logprobs: Option<usize>,
+        scratch: &mut Scratch,
+    ) -> Result<Chosen, StepModelError> {
+        bias::apply(&self.parameters.logit_bias, logits);
+        self.penalties.apply(logits);
+        if self.parameters.temperature == 0.0 {
+            let token = greedy::choose(logits)?;
+            let logprob = match top_logprobs {
+                Some(count) => {
+                    let maximum = logits[token as usize];
+                    Some(logprobs::report(logits, maximum, token, count, &mut scratch.candidates))
+                }
+                None => None,
+            };
+            return Ok(Chosen { token, logprob });
+        }
+        let maximum = maximum::of(logits)?;
+        let token = if self.keeps_all() {
+            let draw = self.random.random();
+            temperature::draw_from_all(logits, maximum, self.parameters.temperature, draw, &mut scratch.weights)
+        } else {
+            self.narrow(logits, maximum, &mut scratch.candidates);
+            let draw = self.random.random();
+            temperature::draw(&mut scratch.candidates, self.parameters.temperature, draw)
+        };
+        let logprob =
+            top_logprobs.map(|count| logprobs::report(logits, maximum, token, count, &mut scratch.candidates));
+        Ok(Chosen { token, logprob })
+    }
+
+    fn keeps_all(&self) -> bool {
+        let SamplingParameters { top_p, top_k, min_p, xtc_probability, .. } = self.parameters;
+        !(top_p::narrows(top_p) || top_k > 0 || min_p > 0.0 || xtc_probability > 0.0)
+    }
+
+    /// Leaves in `candidates` the tokens that may be drawn; never none.
+    fn narrow(&mut self, logits: &[f32], maximum: f32, candidates: &mut Vec<Candidate>) {
+        let SamplingParameters { top_p, top_k, min_p, xtc_probability, xtc_threshold, .. } = self.parameters;
+        let xtc_applies = xtc_probability > 0.0 && self.random.random::<f32>() <= xtc_probability;
+        let mut least = min_p::least_logit(maximum, min_p);
+        let mut total = 0.0;
+        if top_p::narrows(top_p) {
+            total = exponential::sum(logits, maximum);
+            least = least.max(top_p::least_logit(logits.len(), maximum, total, top_p));
+        }
+        // Top-p, min-p and top-k each keep a beginning of the tokens in the order of their probability, so the order of
+        // these three does not matter, and the one that is cheapest to find goes first. Only XTC, which drops from the
+        // front, must have its place.
+        if top_k > 0 && !xtc_applies {
+            top_k::collect(logits, maximum, top_k, least, candidates);
+        } else {
+            candidate::collect(logits, maximum, least, candidates);
+        }
+        if top_p::narrows(top_p) {
+            top_p::apply(candidates, total, top_p);
+        }
+        if xtc_applies {
+            xtc::apply(candidates, xtc_threshold, &self.xtc_exempt);
+            if top_k > 0 {
+                top_k::apply(candidates, top_k);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
