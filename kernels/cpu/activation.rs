@@ -49,6 +49,29 @@ impl Activation {
             Self::Identity => x,
         }
     }
+
+    /// `gate[i] = f(gate[i]) * up[i]`. Written so that the compiler makes vector code of it where it is inlined.
+    #[inline(always)]
+    pub(crate) fn apply_gated(self, gate: &mut [f32], up: &[f32]) {
+        macro_rules! each {
+            ($activation:ident) => {
+                for (gate, up) in gate.iter_mut().zip(up) {
+                    *gate = Self::$activation.apply(*gate) * up;
+                }
+            };
+        }
+        match self {
+            Self::Silu => each!(Silu),
+            Self::GeluTanh => each!(GeluTanh),
+            Self::Gelu => each!(Gelu),
+            Self::GeluSigmoid => each!(GeluSigmoid),
+            Self::Relu => each!(Relu),
+            Self::ReluSquared => each!(ReluSquared),
+            Self::Sigmoid => each!(Sigmoid),
+            Self::Tanh => each!(Tanh),
+            Self::Identity => each!(Identity),
+        }
+    }
 }
 
 #[inline(always)]
