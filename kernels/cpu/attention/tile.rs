@@ -129,8 +129,8 @@ unsafe fn multiply_tile<V: Vector, E: Element, const M: usize, const N: usize>(
             }
             for vector in 0..N {
                 let column = E::load::<V>(right.add(vector * V::LANES));
-                for row in 0..M {
-                    sums[row][vector] = factors[row].mul_add(column, sums[row][vector]);
+                for (sums, factor) in sums.iter_mut().zip(factors) {
+                    sums[vector] = factor.mul_add(column, sums[vector]);
                 }
             }
         } else {
@@ -138,10 +138,10 @@ unsafe fn multiply_tile<V: Vector, E: Element, const M: usize, const N: usize>(
             for (vector, column) in columns.iter_mut().enumerate() {
                 *column = E::load::<V>(right.add(vector * V::LANES));
             }
-            for row in 0..M {
+            for (row, sums) in sums.iter_mut().enumerate() {
                 let factor = V::splat(*left.start.add(row * left.stride + index));
-                for vector in 0..N {
-                    sums[row][vector] = factor.mul_add(columns[vector], sums[row][vector]);
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = factor.mul_add(column, *sum);
                 }
             }
         }

@@ -74,7 +74,7 @@ impl<V: Vector> ExpConstants<V> {
                     V::splat(8.333_452e-3),
                     V::splat(4.166_579_6e-2),
                     V::splat(1.666_666_5e-1),
-                    V::splat(5.000_000_1e-1),
+                    V::splat(0.5),
                 ],
             }
         }
