@@ -1,11 +1,25 @@
 //! Attention of queries over paged keys and values: causal, grouped-query, in one pass with an online softmax.
 
+#![allow(unsafe_code)]
+
 mod checks;
+mod plan;
+mod row_group;
 mod scalar;
+mod task;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use checks::AttentionError;
 
-use crate::{Context, PageGeometry};
+use self::{
+    plan::{RowShape, Task, plan},
+    task::{Partial, RowInput, Scratch},
+};
+use crate::{Context, Isa, PageGeometry, simd::level_for_multiple};
 
 /// One sequence's queries of a step and the pages that hold its keys and values.
 #[derive(Debug)]
@@ -53,7 +67,20 @@ impl AttentionOptions<'_> {
     }
 }
 
-/// Computes `softmax(scale * query . keys) . values` for all rows, in f32, keys and values read as f16.
+/// Where a row's output begins.
+struct OutputPointer(*mut f32);
+
+// SAFETY: tasks write disjoint heads of disjoint queries through it, and the slice it comes from is borrowed for the call.
+unsafe impl Sync for OutputPointer {}
+
+/// A buffer whose parts different tasks own.
+struct PartsPointer(*mut f32);
+
+// SAFETY: each task writes only the part that the plan gave to it alone.
+unsafe impl Sync for PartsPointer {}
+
+/// Computes `softmax(scale * query . keys) . values` for all rows, in f32, keys and values read as f16. Head dimensions
+/// that are multiples of 8 are fast; others take the plain path.
 ///
 /// # Errors
 /// [`AttentionError`] when a shape does not fit, or a row needs keys that its pages do not hold.
@@ -63,9 +90,67 @@ pub fn attention(
     rows: &mut [AttentionRow<'_>],
 ) -> Result<(), AttentionError> {
     checks::check(options, rows)?;
-    let _ = ctx;
-    for row in rows {
-        scalar::attention_row(options, row);
+    let head_dim = options.geometry.head_dim;
+    let isa = level_for_multiple(ctx.isa(), head_dim);
+    let shapes: Vec<RowShape> = rows
+        .iter()
+        .map(|row| RowShape { start: row.start, length: row.length, first_position: row.first_position })
+        .collect();
+    let outputs: Vec<OutputPointer> = rows.iter_mut().map(|row| OutputPointer(row.output.as_mut_ptr())).collect();
+    let inputs: Vec<RowInput<'_>> =
+        rows.iter().zip(&shapes).map(|(row, &shape)| RowInput { query: row.query, pages: row.pages, shape }).collect();
+
+    let plan = plan(options, &shapes, head_dim, if isa == Isa::Scalar { 1 } else { ctx.pool().threads() });
+    let part_elements = Partial::elements(plan.part_rows, head_dim);
+    let mut parts = vec![0.0; plan.parts * part_elements];
+    let parts_pointer = PartsPointer(parts.as_mut_ptr());
+    let (outputs, parts_pointer) = (&outputs[..], &parts_pointer);
+
+    let run_task = |task: &Task, scratch: &mut Scratch, local: &mut Vec<f32>| {
+        let output = outputs[task.row].0;
+        if isa == Isa::Scalar {
+            // SAFETY: this task alone writes these heads of these queries.
+            unsafe { scalar::run(options, &inputs[task.row], task, output) };
+            return;
+        }
+        let rows = task.queries.len() * options.group();
+        let elements = Partial::elements(rows, head_dim);
+        if let Some(part) = task.part {
+            // SAFETY: the part is this task's alone, and the buffer outlives all tasks.
+            let buffer = unsafe { std::slice::from_raw_parts_mut(parts_pointer.0.add(part * part_elements), elements) };
+            task::run(isa, options, &inputs[task.row], task, scratch, &mut Partial::new(buffer, rows));
+        } else {
+            local.resize(elements.max(local.len()), 0.0);
+            let mut partial = Partial::new(&mut local[..elements], rows);
+            task::run(isa, options, &inputs[task.row], task, scratch, &mut partial);
+            // SAFETY: this task alone writes these heads of these queries.
+            unsafe { partial.finish(options, task.kv_head, task.queries.clone(), output) };
+        }
+    };
+    if plan.inline {
+        let (mut scratch, mut local) = (Scratch::default(), Vec::new());
+        plan.tasks.iter().for_each(|task| run_task(task, &mut scratch, &mut local));
+    } else {
+        let next = AtomicUsize::new(0);
+        ctx.pool().run(&|_| {
+            let (mut scratch, mut local) = (Scratch::default(), Vec::new());
+            while let Some(task) = plan.tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                run_task(task, &mut scratch, &mut local);
+            }
+        });
+    }
+
+    for merge in &plan.merges {
+        let rows = merge.queries.len() * options.group();
+        let elements = Partial::elements(rows, head_dim);
+        let mut merged_parts = parts[merge.parts.start * part_elements..merge.parts.end * part_elements]
+            .chunks_exact_mut(part_elements)
+            .map(|part| Partial::new(&mut part[..elements], rows));
+        if let Some(mut merged) = merged_parts.next() {
+            merged_parts.for_each(|part| merged.merge(&part));
+            // SAFETY: all tasks are done; nobody else holds the output.
+            unsafe { merged.finish(options, merge.kv_head, merge.queries.clone(), outputs[merge.row].0) };
+        }
     }
     Ok(())
 }

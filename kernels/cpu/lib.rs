@@ -19,6 +19,7 @@ mod pages;
 mod parallel;
 pub mod pool;
 mod rope;
+mod simd;
 mod softmax;
 
 pub use activation::Activation;

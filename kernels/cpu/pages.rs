@@ -5,7 +5,14 @@
 //! multiply-adds with no sum across lanes; values with the head dimension innermost (`[PAGE_TOKENS, head_dim]`), so that
 //! the weighted sum of values is the same. Callers must treat a page as opaque.
 
+#![allow(unsafe_code)]
+
 use half::f16;
+
+use crate::{
+    Isa,
+    simd::{Kernel, Vector, VectorKernel, dispatch},
+};
 
 /// Tokens per page.
 pub const PAGE_TOKENS: usize = 64;
@@ -38,26 +45,110 @@ impl PageGeometry {
 }
 
 /// Writes `tokens` tokens into `page` from token `offset` of the page on. `keys` and `values` are
-/// `[tokens, kv_heads, head_dim]`. Each value is rounded to the nearest f16; finite values beyond f16's range become its
-/// largest finite value, so that one outlier cannot turn a whole attention row into NaN.
+/// `[tokens, kv_heads, head_dim]`. Each value is rounded to the nearest finite f16: what lies beyond f16's range becomes
+/// its largest value, so that one outlier cannot turn a whole attention row into NaN.
 ///
 /// # Panics
 /// If the page, the keys or the values do not have the length that `geometry` and `tokens` ask for, or the tokens do not
 /// fit behind `offset`.
 pub fn append(geometry: PageGeometry, page: &mut [u16], offset: usize, keys: &[f32], values: &[f32], tokens: usize) {
-    let PageGeometry { kv_heads, head_dim } = geometry;
     check(geometry, page.len(), offset, keys.len(), values.len(), tokens);
-    for token in 0..tokens {
-        for kv_head in 0..kv_heads {
-            let source = (token * kv_heads + kv_head) * head_dim;
-            let keys_start = geometry.keys_start(kv_head) + offset + token;
-            let values_start = geometry.values_start(kv_head) + (offset + token) * head_dim;
-            for dim in 0..head_dim {
-                page[keys_start + dim * PAGE_TOKENS] = saturating_f16(keys[source + dim]);
-                page[values_start + dim] = saturating_f16(values[source + dim]);
+    dispatch(Isa::detect(), Append { geometry, page, offset, keys, values, tokens });
+}
+
+/// Tokens whose keys are rounded before they are spread over the page, so that the writes to one line fall together.
+const SPREAD_TOKENS: usize = 8;
+
+/// The most elements of a head that the vector version has room for.
+const MAX_HEAD_DIM: usize = 512;
+
+struct Append<'a> {
+    geometry: PageGeometry,
+    page: &'a mut [u16],
+    offset: usize,
+    keys: &'a [f32],
+    values: &'a [f32],
+    tokens: usize,
+}
+
+impl Append<'_> {
+    /// Where head `kv_head` of `token` begins in keys and values.
+    fn source(&self, token: usize, kv_head: usize) -> usize {
+        (token * self.geometry.kv_heads + kv_head) * self.geometry.head_dim
+    }
+}
+
+impl Kernel for Append<'_> {
+    fn scalar(self) {
+        let PageGeometry { kv_heads, head_dim } = self.geometry;
+        for token in 0..self.tokens {
+            for kv_head in 0..kv_heads {
+                let source = self.source(token, kv_head);
+                let keys_start = self.geometry.keys_start(kv_head) + self.offset + token;
+                let values_start = self.geometry.values_start(kv_head) + (self.offset + token) * head_dim;
+                for dim in 0..head_dim {
+                    self.page[keys_start + dim * PAGE_TOKENS] = saturating_f16(self.keys[source + dim]);
+                    self.page[values_start + dim] = saturating_f16(self.values[source + dim]);
+                }
             }
         }
     }
+}
+
+impl VectorKernel for Append<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn vector<V: Vector>(self) {
+        let PageGeometry { kv_heads, head_dim } = self.geometry;
+        if head_dim > MAX_HEAD_DIM {
+            return self.scalar();
+        }
+        let mut rounded = [0u16; SPREAD_TOKENS * MAX_HEAD_DIM];
+        for first in (0..self.tokens).step_by(SPREAD_TOKENS) {
+            let count = SPREAD_TOKENS.min(self.tokens - first);
+            for kv_head in 0..kv_heads {
+                for index in 0..count {
+                    let token = first + index;
+                    let source = self.source(token, kv_head);
+                    let values_start = self.geometry.values_start(kv_head) + (self.offset + token) * head_dim;
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let keys = &self.keys[source..source + head_dim];
+                        round_saturating::<V>(keys, &mut rounded[index * head_dim..(index + 1) * head_dim]);
+                        let values = &self.values[source..source + head_dim];
+                        round_saturating::<V>(values, &mut self.page[values_start..values_start + head_dim]);
+                    }
+                }
+                let keys_start = self.geometry.keys_start(kv_head) + self.offset + first;
+                let lines = self.page[keys_start..].chunks_mut(PAGE_TOKENS).take(head_dim);
+                for (dim, line) in lines.enumerate() {
+                    for (index, key) in line[..count].iter_mut().enumerate() {
+                        *key = rounded[index * head_dim + dim];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rounds to the nearest finite f16; NaN stays NaN.
+///
+/// # Safety
+/// The machine must have `V`'s instruction set.
+#[inline(always)]
+unsafe fn round_saturating<V: Vector>(source: &[f32], out: &mut [u16]) {
+    let mut sources = source.chunks_exact(V::LANES);
+    let mut targets = out.chunks_exact_mut(V::LANES);
+    // SAFETY: the chunks have LANES elements; the instruction set is the caller's promise.
+    unsafe {
+        let (least, largest) = (V::splat(f16::MIN.to_f32()), V::splat(f16::MAX.to_f32()));
+        for (source, target) in (&mut sources).zip(&mut targets) {
+            V::load(source.as_ptr()).min(largest).max(least).store_f16(target.as_mut_ptr());
+        }
+    }
+    let tails = sources.remainder().iter().zip(targets.into_remainder());
+    tails.for_each(|(&source, target)| *target = saturating_f16(source));
 }
 
 /// Reads `tokens` tokens from token `offset` of the page on: the exact inverse of [`append`] (up to its rounding).
@@ -96,7 +187,64 @@ fn check(geometry: PageGeometry, page: usize, offset: usize, keys: usize, values
 }
 
 fn saturating_f16(value: f32) -> u16 {
-    let largest = f16::MAX.to_f32();
-    let value = if value.is_finite() { value.clamp(-largest, largest) } else { value };
-    f16::from_f32(value).to_bits()
+    f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    use super::{Append, PAGE_TOKENS, PageGeometry, append, read_page};
+    use crate::{Isa, simd::dispatch};
+
+    #[test]
+    fn what_is_appended_is_read_back_rounded_to_f16() {
+        let mut rng = StdRng::seed_from_u64(60);
+        for (kv_heads, head_dim) in [(1, 1), (3, 64), (2, 72), (5, 13), (1, 256), (1, 600)] {
+            let geometry = PageGeometry { kv_heads, head_dim };
+            for (offset, tokens) in [(0, PAGE_TOKENS), (0, 1), (PAGE_TOKENS - 1, 1), (5, 17), (40, 0), (31, 8)] {
+                let count = tokens * kv_heads * head_dim;
+                let mut random = || (0..count).map(|_| rng.random_range(-9.0f32..9.0)).collect::<Vec<f32>>();
+                let (keys, values) = (random(), random());
+                let untouched = 0xabcd;
+                let mut pages = Vec::new();
+                for isa in Isa::available() {
+                    let mut page = vec![untouched; geometry.elements()];
+                    let (keys, values) = (&keys[..], &values[..]);
+                    dispatch(isa, Append { geometry, page: &mut page, offset, keys, values, tokens });
+                    pages.push(page);
+                }
+                let mut page = vec![untouched; geometry.elements()];
+                append(geometry, &mut page, offset, &keys, &values, tokens);
+                assert!(pages.iter().all(|other| *other == page), "{geometry:?} {offset} {tokens}");
+                let written = page.iter().filter(|&&bits| bits != untouched).count();
+                assert_eq!(written, 2 * count, "only the tokens' own elements are written");
+
+                let (mut read_keys, mut read_values) = (vec![0.0; count], vec![0.0; count]);
+                read_page(geometry, &page, offset, &mut read_keys, &mut read_values, tokens);
+                let rounded = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect::<Vec<f32>>();
+                assert_eq!(read_keys, rounded(&keys));
+                assert_eq!(read_values, rounded(&values));
+            }
+        }
+    }
+
+    #[test]
+    fn outliers_are_held_at_the_largest_f16_and_nan_stays() {
+        let geometry = PageGeometry { kv_heads: 1, head_dim: 20 };
+        let outliers = [1e5, -1e5, 65_519.0, -65_536.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        let x: Vec<f32> = (0..20).map(|index| outliers[index % outliers.len()]).collect();
+        for isa in Isa::available() {
+            let mut page = vec![0; geometry.elements()];
+            dispatch(isa, Append { geometry, page: &mut page, offset: 3, keys: &x, values: &x, tokens: 1 });
+            let (mut keys, mut values) = (vec![0.0; 20], vec![0.0; 20]);
+            read_page(geometry, &page, 3, &mut keys, &mut values, 1);
+            for (index, (&key, &value)) in keys.iter().zip(&values).enumerate() {
+                let expected = [65_504.0, -65_504.0, 65_504.0, -65_504.0, 65_504.0, -65_504.0, f32::NAN][index % 7];
+                assert!(key == expected || key.is_nan() && expected.is_nan(), "{isa:?} {index}: {key}");
+                assert!(value == expected || value.is_nan() && expected.is_nan(), "{isa:?} {index}: {value}");
+            }
+        }
+    }
 }

@@ -7,13 +7,16 @@ use crate::Context;
 /// Below this many elements a kernel runs on the calling thread: waking the pool would cost more than it saves.
 pub(crate) const INLINE_ELEMENTS: usize = 20_000;
 
+/// More parts than threads, so that a thread which is late leaves work to the others.
+const PARTS_PER_THREAD: usize = 3;
+
 /// A pointer that workers share; each writes a part of its own.
 struct SharedPointer(*mut f32);
 
 // SAFETY: the pointer is only used to cut disjoint parts out of a slice that its owner has lent for the whole call.
 unsafe impl Sync for SharedPointer {}
 
-/// Cuts `data` into whole rows of `cols` elements and calls `work(first_row, rows)` with one contiguous part per worker.
+/// Cuts `data` into whole rows of `cols` elements and calls `work(first_row, rows)` part by part.
 /// Small data is done at once on the caller. `cols` must divide the length.
 pub(crate) fn for_row_parts(ctx: &Context, data: &mut [f32], cols: usize, work: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     if data.is_empty() {
@@ -26,16 +29,14 @@ pub(crate) fn for_row_parts(ctx: &Context, data: &mut [f32], cols: usize, work: 
         work(0, data);
         return;
     }
-    let base = SharedPointer(data.as_mut_ptr());
-    let base = &base;
-    ctx.pool().run(&|worker| {
-        let (start, end) = (rows * worker / threads, rows * (worker + 1) / threads);
-        if start < end {
-            // SAFETY: `start..end` lies within the rows, differs from every other worker's range, and `data` outlives
-            // the call, which returns only when all workers are done.
-            let part = unsafe { std::slice::from_raw_parts_mut(base.0.add(start * cols), (end - start) * cols) };
-            work(start, part);
-        }
+    let base = &SharedPointer(data.as_mut_ptr());
+    let parts = (threads * PARTS_PER_THREAD).min(data.len() / (INLINE_ELEMENTS / 4)).min(rows);
+    ctx.pool().for_each(parts, &|part| {
+        let (start, end) = (rows * part / parts, rows * (part + 1) / parts);
+        // SAFETY: `start..end` lies within the rows, differs from every other part's range, and `data` outlives the
+        // call, which returns only when all parts are done.
+        let rows = unsafe { std::slice::from_raw_parts_mut(base.0.add(start * cols), (end - start) * cols) };
+        work(start, rows);
     });
 }
 

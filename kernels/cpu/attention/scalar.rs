@@ -1,19 +1,26 @@
 //! The readable reference: one query head at a time, all its scores at once.
 
+#![allow(unsafe_code)]
+
 use half::f16;
 
-use super::{AttentionOptions, AttentionRow};
+use super::{AttentionOptions, plan::Task, task::RowInput};
 use crate::PAGE_TOKENS;
 
-/// Attention of all queries of one row.
-pub(super) fn attention_row(options: &AttentionOptions<'_>, row: &mut AttentionRow<'_>) {
-    let head_dim = options.geometry.head_dim;
-    for token in 0..row.length {
-        for head in 0..options.heads {
+/// Attention of one task whose keys are whole (not cut into parts).
+///
+/// # Safety
+/// `output` is the whole output of the row, `[length, heads, head_dim]`, and no one else touches the heads of the task's
+/// KV head of its queries meanwhile.
+pub(super) unsafe fn run(options: &AttentionOptions<'_>, input: &RowInput<'_>, task: &Task, output: *mut f32) {
+    let (group, head_dim) = (options.group(), options.geometry.head_dim);
+    for token in task.queries.clone() {
+        for head in task.kv_head * group..(task.kv_head + 1) * group {
             let at = (token * options.heads + head) * head_dim;
-            let query = &row.query[at..at + head_dim];
-            let output = &mut row.output[at..at + head_dim];
-            attend(options, head, query, row.start + token, row.pages, row.first_position, output);
+            let query = &input.query[at..at + head_dim];
+            // SAFETY: the caller's promise.
+            let output = unsafe { std::slice::from_raw_parts_mut(output.add(at), head_dim) };
+            attend(options, head, query, input.shape.start + token, input.pages, input.shape.first_position, output);
         }
     }
 }
