@@ -1,13 +1,13 @@
 //! Room: library.
 mod blocking;
-mod disk;
+mod free_space;
 mod hub;
 mod pull;
 mod pull_error;
 mod pull_progress;
 mod starter;
 
-pub use disk::available_space;
+pub use free_space::available_space;
 pub use hub::{
     BlobHash, ChosenFiles, FileSelection, HubClient, HubOptions, RemoteFile, RepositoryListing, choose_files,
 };

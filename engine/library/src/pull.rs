@@ -1,17 +1,18 @@
 //! One model from the hub into one folder.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use sha1::{Digest, Sha1};
 
 use crate::PullError;
 use crate::blocking::blocking;
-use crate::disk::require_space;
+use crate::free_space::require_space;
 use crate::hub::{
-    BlobHash, ChosenFiles, FileSelection, HubClient, RemoteFile, RepositoryListing, WORK_FOLDER, choose_files,
-    download_file, hash_matches, partial_length, sweep_work_folder,
+    BlobHash, BlobPaths, ChosenFiles, FileSelection, HubClient, RemoteFile, RepositoryListing, WORK_FOLDER,
+    choose_files, download_file, hash_matches, partial_length, sweep_work_folder, wait_for_lock,
 };
 use crate::pull_progress::{FileReporter, ProgressBoard, PullProgress};
 
@@ -36,6 +37,18 @@ impl PullRequest {
     /// The model of repository `id` on its main branch.
     pub fn new(id: impl Into<String>) -> Self {
         Self { id: id.into(), revision: DEFAULT_REVISION.to_owned(), selection: FileSelection::Model }
+    }
+
+    /// A folder name that is this request's own, for the target among other downloads. The same request always gets
+    /// the same one, so that it finds what an earlier run left.
+    pub fn folder_name(&self) -> String {
+        let mut name = format!("{}@{}", self.id, self.revision);
+        if let FileSelection::Gguf(wanted) = &self.selection {
+            name = format!("{name}+{wanted}");
+        }
+        // Hub names hold no `--`, so this joins them without making two the same.
+        let name = name.replace('/', "--");
+        name.chars().map(|c| if c.is_alphanumeric() || "-_.@+".contains(c) { c } else { '_' }).collect()
     }
 }
 
@@ -78,7 +91,11 @@ pub async fn pull(
     target: &Path,
     progress: &(dyn Fn(&PullProgress) + Send + Sync),
 ) -> Result<Pulled, PullError> {
-    let listing = hub.repository_files(&request.id, &request.revision).await?;
+    let tell_pause = |pause: Duration, reason: &str| {
+        let note = format!("{reason} Trying again in {} s.", pause.as_secs_f32().ceil());
+        progress(&PullProgress { note: Some(note), ..PullProgress::default() });
+    };
+    let listing = hub.list_patiently(&request.id, &request.revision, &tell_pause).await?;
     let chosen = choose_files(&listing, &request.selection)?;
     pull_files(hub, &listing, &chosen, target, progress).await
 }
@@ -151,10 +168,11 @@ async fn copy_within(
     report: FileReporter<'_>,
 ) -> Result<(), PullError> {
     let (source, place) = (target.join(from), target.join(to));
-    // Named by the file it becomes: copies of other files may be made at the same time.
-    let digest = BlobHash::GitSha1(Sha1::digest(to.as_bytes()).into());
-    let unfinished = target.join(WORK_FOLDER).join(format!("{}.copy", digest.hex()));
+    // A copy is a blob of its own, so that its unfinished file has an owner and is swept like all others.
+    let paths = BlobPaths::new(target, to, None);
+    let lock = wait_for_lock(&paths, report).await?;
     let copied = blocking(move || {
+        let _owned = lock;
         if let Some(hash) = hash
             && hash_matches(&place, size, &hash).map_err(|error| PullError::io("read", &place, error))?
         {
@@ -163,8 +181,8 @@ async fn copy_within(
         if let Some(folder) = place.parent() {
             std::fs::create_dir_all(folder).map_err(|error| PullError::io("create", folder, error))?;
         }
-        std::fs::copy(&source, &unfinished).map_err(|error| PullError::io("write", &unfinished, error))?;
-        std::fs::rename(&unfinished, &place).map_err(|error| PullError::io("create", &place, error))
+        std::fs::copy(&source, &paths.partial).map_err(|error| PullError::io("write", &paths.partial, error))?;
+        std::fs::rename(&paths.partial, &place).map_err(|error| PullError::io("create", &place, error))
     });
     copied.await?;
     report.done();
@@ -226,9 +244,16 @@ fn replace_plan(target: &Path, files: &[RemoteFile]) -> Result<(), PullError> {
             let _ = std::fs::remove_file(target.join(stale));
         }
     }
-    std::fs::create_dir_all(&folder).map_err(|error| PullError::io("create", &folder, error))?;
     let plan = serde_json::json!(names).to_string();
-    std::fs::write(&path, plan).map_err(|error| PullError::io("write", &path, error))
+    loop {
+        std::fs::create_dir_all(&folder).map_err(|error| PullError::io("create", &folder, error))?;
+        match std::fs::write(&path, &plan) {
+            Ok(()) => return Ok(()),
+            // Another pull into this target finished in between and took its empty folder away.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(PullError::io("write", &path, error)),
+        }
+    }
 }
 
 /// Leaves only the model's own files in the target.
@@ -250,6 +275,18 @@ mod tests {
         let (one, two) = (Some(BlobHash::GitSha1([1; 20])), Some(BlobHash::GitSha1([2; 20])));
         let files = [file("a", one), file("b", two), file("c", one), file("d", None), file("e", None)];
         assert_eq!(group_by_content(&files), [vec![0, 2], vec![1], vec![3], vec![4]]);
+    }
+
+    #[test]
+    fn each_request_has_a_folder_name_of_its_own() {
+        let plain = PullRequest::new("maker/tiny-model");
+        assert_eq!(plain.folder_name(), "maker--tiny-model@main");
+        let named = PullRequest {
+            revision: "refs/pr/1".into(),
+            selection: FileSelection::Gguf("a\\b: Q8_0.gguf".into()),
+            ..plain
+        };
+        assert_eq!(named.folder_name(), "maker--tiny-model@refs--pr--1+a_b__Q8_0.gguf");
     }
 
     #[test]

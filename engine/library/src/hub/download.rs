@@ -104,7 +104,8 @@ fn file_address(client: &HubClient, subject: &RequestSubject<'_>) -> reqwest::Ur
     client.address(parts)
 }
 
-async fn wait_for_lock(paths: &BlobPaths, report: FileReporter<'_>) -> Result<BlobLock, PullError> {
+/// Takes a blob's lock, however long another one has it; what that one brings meanwhile is shown.
+pub(crate) async fn wait_for_lock(paths: &BlobPaths, report: FileReporter<'_>) -> Result<BlobLock, PullError> {
     loop {
         let path = paths.lock.clone();
         if let Some(lock) = blocking(move || BlobLock::try_acquire(&path)).await? {

@@ -1,5 +1,7 @@
 //! What a repository holds at one revision.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde::Deserialize;
 
@@ -66,6 +68,16 @@ impl HubClient {
     /// # Errors
     /// When the name cannot be one, the hub cannot be reached or refuses, or a listed file name is unsafe.
     pub async fn repository_files(&self, id: &str, revision: &str) -> Result<RepositoryListing, PullError> {
+        self.list_patiently(id, revision, &|_, _| {}).await
+    }
+
+    /// As [`HubClient::repository_files`]; tells each pause before another attempt, with its reason.
+    pub(crate) async fn list_patiently(
+        &self,
+        id: &str,
+        revision: &str,
+        tell_pause: &(dyn Fn(Duration, &str) + Send + Sync),
+    ) -> Result<RepositoryListing, PullError> {
         check_repository_id(id)?;
         check_revision(revision)?;
         let mut tally = RetryTally::new(self.options(), 0);
@@ -73,7 +85,8 @@ impl HubClient {
             match self.list_once(id, revision).await {
                 Ok(listing) => return Ok(listing),
                 Err(failure) => {
-                    let (pause, _) = tally.after(failure, 0)?;
+                    let (pause, reason) = tally.after(failure, 0)?;
+                    tell_pause(pause, &reason);
                     tokio::time::sleep(pause).await;
                 }
             }

