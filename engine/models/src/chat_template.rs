@@ -7,9 +7,11 @@
 mod arguments;
 mod clock;
 mod environment;
+mod prepare;
 mod python_filters;
 mod python_json;
 mod python_methods;
+mod python_strings;
 mod python_text;
 mod source;
 
@@ -187,7 +189,7 @@ impl ChatTemplate {
         let mut environment = environment::python_environment();
         for (name, text) in &sources {
             environment
-                .add_template_owned(name.clone(), environment::prepare(text))
+                .add_template_owned(name.clone(), prepare::prepare(text))
                 .map_err(|error| environment::template_error(&error))?;
         }
         Ok(Self { inner: Arc::new(Inner { environment, sources, special_tokens }) })

@@ -6,7 +6,7 @@ use std::fmt;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
 
-use super::{TemplateError, python_filters, python_json, python_methods, python_text};
+use super::{TemplateError, prepare, python_filters, python_json, python_methods, python_text};
 
 /// Work that one rendering may do: roughly one step an instruction and one for each 64 bytes it makes or handles, so
 /// it bounds time and memory. The largest real prompts (a megabyte of chat, long tool lists) need a tenth of it.
@@ -32,6 +32,14 @@ pub(super) fn python_environment() -> Environment<'static> {
         let raised = RaisedException(python_text::text(message));
         Err(Error::new(ErrorKind::InvalidOperation, raised.0.clone()).with_source(raised))
     });
+    environment.add_function(prepare::ITERATED, |value: &Value| -> Result<Value, Error> {
+        if value.is_none() {
+            return Err(Error::new(ErrorKind::InvalidOperation, "none is not iterable"));
+        }
+        Ok(value.clone())
+    });
+    // Not in Jinja without its debug extension.
+    environment.remove_global("debug");
     python_filters::add(&mut environment);
     environment
 }
@@ -90,41 +98,4 @@ pub(super) fn template_value(value: &serde_json::Value) -> Value {
             Value::from_pairs(object.iter().map(|(key, value)| (key.as_str(), template_value(value))))
         }
     }
-}
-
-/// The template's text as minijinja takes it: line ends made `\n` as Jinja does, and the `generation` blocks of
-/// transformers, which only mark the assistant's text for training, turned into blocks that render their content.
-pub(super) fn prepare(text: &str) -> String {
-    let text = text.replace("\r\n", "\n").replace('\r', "\n");
-    let mut prepared = String::with_capacity(text.len());
-    let mut rest = text.as_str();
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        prepared.push_str(before);
-        match generation_tag(tag) {
-            Some((replacement, length)) => {
-                prepared.push_str(&replacement);
-                rest = &tag[length..];
-            }
-            None => {
-                prepared.push_str("{%");
-                rest = &tag[2..];
-            }
-        }
-    }
-    prepared.push_str(rest);
-    prepared
-}
-
-fn generation_tag(tag: &str) -> Option<(String, usize)> {
-    let end = tag.find("%}")? + 2;
-    let inner = &tag[2..end - 2];
-    let name = inner.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
-    // `with` opens a scope of its own, as the macro that transformers makes of the block does.
-    let replacement = match name {
-        "generation" => "with",
-        "endgeneration" => "endwith",
-        _ => return None,
-    };
-    Some((format!("{{%{}%}}", inner.replace(name, replacement)), end))
 }

@@ -148,9 +148,8 @@ impl Writer {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                // Python leaves U+007F alone unless only ASCII may remain, and then too.
                 '\0'..='\u{1f}' => self.escape(u32::from(character)),
-                _ if self.ensure_ascii && !character.is_ascii() => {
+                _ if self.ensure_ascii && !matches!(character, ' '..='~') => {
                     let mut units = [0; 2];
                     for unit in character.encode_utf16(&mut units) {
                         self.escape(u32::from(*unit));

@@ -15,7 +15,7 @@ import jinja2
 from transformers.utils import chat_template_utils
 
 HERE = pathlib.Path(__file__).parent
-NOW = datetime.datetime(2025, 3, 7, 9, 5, 4, 123456)
+NOW = datetime.datetime(2025, 3, 7, 9, 5, 4)
 
 
 class FixedClock(datetime.datetime):
