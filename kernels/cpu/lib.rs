@@ -4,9 +4,33 @@
 //! kernels are free functions that take it first. The scalar version of each kernel is the readable reference; all
 //! others are tested against it.
 
+mod activation;
+mod aligned;
+mod argmax;
+mod attention;
 mod context;
+mod convert;
+mod elementwise;
+mod float_slice;
 mod isa;
+mod matmul;
+mod norm;
+mod pages;
+mod parallel;
 pub mod pool;
+mod rope;
+mod softmax;
 
+pub use activation::Activation;
+pub use argmax::argmax;
+pub use attention::{AttentionError, AttentionOptions, AttentionRow, attention};
 pub use context::Context;
+pub use convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+pub use elementwise::{activate_in_place, add_in_place, gated, scale_in_place};
+pub use float_slice::FloatSlice;
 pub use isa::Isa;
+pub use matmul::{AffineWeight, DenseWeight, Epilogue, Matrix, MatrixError, Precision, Product, matmul, matmul_gated};
+pub use norm::{layer_norm, rms_norm, rms_norm_in_place};
+pub use pages::{PAGE_TOKENS, PageGeometry, append, read_page};
+pub use rope::{RopeTable, rope};
+pub use softmax::softmax_in_place;

@@ -1,0 +1,56 @@
+# Every target does its own set-up and needs nothing but `make`: what is missing is named with the command that
+# brings it (on Debian, run as root, it is installed). Works with GNU make 3.81 (macOS) and later.
+
+BUILD := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+PYTHON ?= python3
+LINNET_MODEL ?= starter
+
+.PHONY: help run test lint test-clients bench peers fixtures setup-build setup-test setup-python
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: setup-build setup-python ## Build Linnet, fetch the starter model and serve it on 127.0.0.1:5466
+	cargo build --release --locked -p linnet
+	$(BUILD)/release/linnet pull $(LINNET_MODEL)
+	@sh tests/setup/greeting.sh $(LINNET_MODEL)
+	$(BUILD)/release/linnet serve
+
+test: setup-test lint ## Everything that has to pass: format, lints, unit tests, parity, real clients
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo test --workspace --locked
+	$(MAKE) test-clients
+
+lint: setup-python ## File lengths, machine paths
+	cd tests/lint && $(PYTHON) -m unittest -q
+	$(PYTHON) tests/lint/lint.py
+
+test-clients: setup-build target/venv/clients/.ready ## Real clients against the real server with the starter model
+	cargo build --locked -p linnet
+	LINNET_BINARY="$(BUILD)/debug/linnet" target/venv/clients/bin/python -m pytest tests/clients
+
+bench: setup-build peers ## Speed beside llama.cpp in one run: table, and target/bench/summary.json
+	cargo build --release --locked -p linnet
+	$(PYTHON) tests/bench/bench.py --linnet "$(BUILD)/release/linnet"
+
+peers: setup-build target/venv/peers/.ready ## Build llama.cpp for this machine, and the models to compare on
+	PATH="$(CURDIR)/target/venv/peers/bin:$$PATH" target/venv/peers/bin/python tests/peers/peers.py
+
+fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the pinned reference
+	target/venv/parity/bin/python tests/parity/make_fixtures.py
+
+setup-build:
+	@sh tests/setup/system.sh build
+
+setup-python:
+	@sh tests/setup/system.sh python
+
+setup-test: setup-build setup-python
+	@sh tests/setup/system.sh test
+
+target/venv/%/.ready: tests/%/requirements.txt | setup-python
+	$(PYTHON) -m venv --clear target/venv/$*
+	target/venv/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@

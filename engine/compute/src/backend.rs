@@ -1,0 +1,219 @@
+//! The operations an architecture is written in.
+//!
+//! A model file sees tensors as opaque `[tokens, features]` values and calls the operations below in the order that
+//! mlx-lm computes them. What differs between backends stays behind the trait:
+//!
+//! - **When** things run. `cpu` computes at once; a lazy backend builds a graph, and [`Backend::submit`] lets it start
+//!   the next step before the last one's tokens were read.
+//! - **How tokens are laid out.** A [`Row`] list says which tokens belong to which sequence; a backend may keep them flat
+//!   or pad them, as long as [`Backend::outputs`] gives one line per wanted token, in order.
+//! - **How KV is laid out.** [`Backend::attention`] stores the new keys and values and attends over all of them; the
+//!   model never sees either.
+//!
+//! Operations that a backend can fuse have a default made of simpler ones, with the same rounding steps as mlx-lm's.
+
+use crate::{KvLayout, KvStore, MatrixSource, Result, RopeSpec, Row, TensorView};
+
+/// A gated unit's non-linearity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// GELU with the tanh approximation.
+    GeluTanh,
+    /// GELU with the error function.
+    Gelu,
+}
+
+/// One layer's attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionSpec {
+    /// The layer, as an index into the [`KvLayout`].
+    pub layer: usize,
+    /// How many query heads there are.
+    pub heads: usize,
+    /// What the scores are multiplied with.
+    pub scale: f32,
+    /// A query at position `p` sees keys `p - window + 1 ..= p`. `None` sees all before it.
+    pub window: Option<usize>,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+}
+
+/// Where and how a model computes. One instance belongs to one engine thread.
+pub trait Backend: 'static {
+    /// Activations: `[tokens, features]`. Cheap to clone.
+    type Tensor: Clone;
+    /// A weight matrix `[out, in]` with an optional bias, laid out for this backend.
+    type Matrix;
+    /// A weight vector, as norms have.
+    type Vector;
+    /// A prepared rotary embedding.
+    type Rope;
+    /// A prepared step: rows, positions, masks.
+    type Step;
+    /// The store of keys and values.
+    type Kv: KvStore;
+    /// Token ids, possibly still being computed. Cheap to clone.
+    type Tokens: Clone;
+
+    // --- Loading -----------------------------------------------------------------------------------------------------
+
+    /// Takes over a weight matrix.
+    ///
+    /// # Errors
+    /// When its parts do not fit together or its quantization is not supported.
+    fn matrix(&self, source: &MatrixSource<'_>) -> Result<Self::Matrix>;
+
+    /// Takes over a weight vector of floats.
+    ///
+    /// # Errors
+    /// When it is not a vector of floats.
+    fn vector(&self, source: &TensorView<'_>) -> Result<Self::Vector>;
+
+    /// Prepares a rotary embedding for heads of `head_dim` elements.
+    ///
+    /// # Errors
+    /// When it rotates more elements than a head has, or an odd number.
+    fn rope(&self, spec: &RopeSpec, head_dim: usize) -> Result<Self::Rope>;
+
+    /// Makes an empty store for `capacity` tokens in all sequences together. Memory is taken as tokens arrive.
+    ///
+    /// # Errors
+    /// When a layer's shape is not supported.
+    fn kv(&self, layout: &KvLayout, capacity: usize) -> Result<Self::Kv>;
+
+    // --- Steps -------------------------------------------------------------------------------------------------------
+
+    /// Token ids from the host.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn tokens(&self, ids: &[u32]) -> Result<Self::Tokens>;
+
+    /// Prepares a step of `tokens`, cut into `rows`, and makes room for them in `kv`.
+    ///
+    /// # Errors
+    /// When a row names a slot that is not open or does not begin where its sequence ends, the lengths do not add up to
+    /// the tokens, or the store is full. A failed call leaves the store as it was.
+    fn step(&self, kv: &mut Self::Kv, rows: &[Row], tokens: &Self::Tokens) -> Result<Self::Step>;
+
+    /// Rows of the embedding table for the step's tokens.
+    ///
+    /// # Errors
+    /// When a token lies outside the table.
+    fn embed(&self, table: &Self::Matrix, step: &Self::Step) -> Result<Self::Tensor>;
+
+    /// The tokens whose [`crate::Outputs`] ask for logits, one line each, in order.
+    ///
+    /// # Errors
+    /// When the tensor does not belong to the step.
+    fn outputs(&self, x: &Self::Tensor, step: &Self::Step) -> Result<Self::Tensor>;
+
+    // --- Dense operations --------------------------------------------------------------------------------------------
+
+    /// `x Wᵀ + b`.
+    ///
+    /// # Errors
+    /// When the widths differ.
+    fn linear(&self, x: &Self::Tensor, weight: &Self::Matrix) -> Result<Self::Tensor>;
+
+    /// [`Backend::linear`] for several weights that share an input.
+    ///
+    /// # Errors
+    /// As [`Backend::linear`].
+    fn linear_each<const N: usize>(&self, x: &Self::Tensor, weights: [&Self::Matrix; N]) -> Result<[Self::Tensor; N]>;
+
+    /// `residual + (x Wᵀ + b)`.
+    ///
+    /// # Errors
+    /// As [`Backend::linear`] and [`Backend::add`].
+    fn linear_add(&self, x: &Self::Tensor, weight: &Self::Matrix, residual: Self::Tensor) -> Result<Self::Tensor> {
+        let product = self.linear(x, weight)?;
+        self.add(residual, &product)
+    }
+
+    /// `activation(x Gᵀ) * (x Uᵀ)`: the first half of a gated MLP.
+    ///
+    /// # Errors
+    /// As [`Backend::linear`].
+    fn gated_linear(
+        &self,
+        x: &Self::Tensor,
+        gate: &Self::Matrix,
+        up: &Self::Matrix,
+        activation: Activation,
+    ) -> Result<Self::Tensor> {
+        let [gate, up] = self.linear_each(x, [gate, up])?;
+        self.gated(gate, &up, activation)
+    }
+
+    /// `activation(gate) * up`.
+    ///
+    /// # Errors
+    /// When the shapes differ.
+    fn gated(&self, gate: Self::Tensor, up: &Self::Tensor, activation: Activation) -> Result<Self::Tensor>;
+
+    /// `a + b`.
+    ///
+    /// # Errors
+    /// When the shapes differ.
+    fn add(&self, a: Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// RMS norm over all features: `x / sqrt(mean(x²) + eps) * weight`.
+    ///
+    /// # Errors
+    /// When the widths differ.
+    fn rms_norm(&self, x: &Self::Tensor, weight: &Self::Vector, epsilon: f32) -> Result<Self::Tensor>;
+
+    // --- Attention ---------------------------------------------------------------------------------------------------
+
+    /// Turns the heads of `x`, `[tokens, heads * head_dim]`, by their positions in the step.
+    ///
+    /// # Errors
+    /// When the width is not a multiple of the head size.
+    fn apply_rope(&self, x: Self::Tensor, rope: &Self::Rope, step: &Self::Step) -> Result<Self::Tensor>;
+
+    /// Stores `k` and `v` for the step's tokens and attends, causally, over all that each sequence holds.
+    /// `q` is `[tokens, heads * head_dim]`, `k` and `v` `[tokens, kv_heads * head_dim]`; the result is shaped as `q`.
+    ///
+    /// # Errors
+    /// When shapes do not fit the layer.
+    fn attention(
+        &self,
+        q: &Self::Tensor,
+        k: &Self::Tensor,
+        v: &Self::Tensor,
+        spec: &AttentionSpec,
+        step: &Self::Step,
+        kv: &mut Self::Kv,
+    ) -> Result<Self::Tensor>;
+
+    // --- Results -----------------------------------------------------------------------------------------------------
+
+    /// The greatest entry of each line, the lowest index on ties, as tokens for a next step.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn argmax(&self, logits: &Self::Tensor) -> Result<Self::Tokens>;
+
+    /// Lets a lazy backend begin to compute these tokens without waiting for them.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn submit(&self, _tokens: &Self::Tokens) -> Result<()> {
+        Ok(())
+    }
+
+    /// Waits for tokens.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn read_tokens(&self, tokens: &Self::Tokens) -> Result<Vec<u32>>;
+
+    /// Waits for a tensor and writes its lines, one after the other, to `out`.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn read(&self, x: &Self::Tensor, out: &mut Vec<f32>) -> Result<()>;
+}

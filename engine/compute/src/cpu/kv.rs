@@ -1,0 +1,271 @@
+//! Keys and values in pages: a sequence's tokens lie in blocks of [`PAGE_TOKENS`], each with a page for every layer.
+
+use crate::{ComputeError, KvLayout, KvStore, KvUsage, LayerKv, Result, Row, Slot};
+use linnet_kernels::{PAGE_TOKENS, PageGeometry};
+use std::collections::BTreeMap;
+
+/// How many free blocks are kept for the next sequence; more go back to the system.
+const IDLE_BLOCKS: usize = 8;
+
+/// The store of one model.
+#[derive(Debug)]
+pub struct CpuKv {
+    layers: Vec<LayerPlace>,
+    block_elements: usize,
+    capacity_blocks: usize,
+    /// Blocks by number; `None` is a number whose memory went back to the system.
+    blocks: Vec<Option<Box<[u16]>>>,
+    free: Vec<usize>,
+    sequences: BTreeMap<Slot, Sequence>,
+    next_slot: u32,
+}
+
+/// Where a layer's page lies within a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerPlace {
+    pub(crate) geometry: PageGeometry,
+    offset: usize,
+}
+
+#[derive(Debug, Default)]
+struct Sequence {
+    blocks: Vec<usize>,
+    length: usize,
+}
+
+impl CpuKv {
+    pub(crate) fn new(layout: &KvLayout, capacity: usize) -> Self {
+        let mut offset = 0;
+        let place = |layer: &LayerKv| {
+            let geometry = PageGeometry { kv_heads: layer.kv_heads, head_dim: layer.head_dim };
+            let place = LayerPlace { geometry, offset };
+            offset += geometry.elements();
+            place
+        };
+        let layers: Vec<LayerPlace> = layout.layers.iter().map(place).collect();
+        Self {
+            layers,
+            block_elements: offset,
+            capacity_blocks: capacity.div_ceil(PAGE_TOKENS),
+            blocks: Vec::new(),
+            free: Vec::new(),
+            sequences: BTreeMap::new(),
+            next_slot: 0,
+        }
+    }
+
+    /// Checks that the rows continue their sequences, makes room for them and counts them in. Changes nothing when it
+    /// fails.
+    pub(crate) fn extend(&mut self, rows: &[Row]) -> Result<()> {
+        let mut wanted = 0;
+        for row in rows {
+            let sequence = self.sequence(row.slot)?;
+            if sequence.length != row.start {
+                let held = sequence.length;
+                return Err(ComputeError::WrongStart { slot: row.slot.0, held, start: row.start });
+            }
+            wanted += (row.start + row.length).div_ceil(PAGE_TOKENS).saturating_sub(sequence.blocks.len());
+        }
+        let used = self.used_blocks();
+        if used + wanted > self.capacity_blocks {
+            return Err(ComputeError::KvFull {
+                used: used * PAGE_TOKENS,
+                capacity: self.capacity_blocks * PAGE_TOKENS,
+                wanted: rows.iter().map(|row| row.length).sum(),
+            });
+        }
+        for row in rows {
+            let end = row.start + row.length;
+            let held = self.sequence(row.slot)?.blocks.len();
+            let fresh: Vec<usize> = (held..end.div_ceil(PAGE_TOKENS)).map(|_| self.take_block()).collect();
+            if let Some(sequence) = self.sequences.get_mut(&row.slot) {
+                sequence.blocks.extend(fresh);
+                sequence.length = end;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn layer(&self, layer: usize) -> Result<LayerPlace> {
+        self.layers.get(layer).copied().ok_or_else(|| ComputeError::Shape {
+            operation: "attention",
+            detail: format!("layer {layer} of a store with {} layers", self.layers.len()),
+        })
+    }
+
+    /// Writes a row's keys and values, `[length, kv_heads * head_dim]` each, into its pages.
+    pub(crate) fn write(&mut self, place: LayerPlace, row: &Row, keys: &[f32], values: &[f32]) -> Result<()> {
+        let width = place.geometry.kv_heads * place.geometry.head_dim;
+        let sequence = self.sequences.get(&row.slot).ok_or(ComputeError::UnknownSlot { slot: row.slot.0 })?;
+        let mut done = 0;
+        while done < row.length {
+            let position = row.start + done;
+            let within = position % PAGE_TOKENS;
+            let count = (PAGE_TOKENS - within).min(row.length - done);
+            let block =
+                sequence.blocks.get(position / PAGE_TOKENS).and_then(|&block| self.blocks[block].as_deref_mut());
+            let Some(block) = block else {
+                return Err(ComputeError::WrongStart { slot: row.slot.0, held: sequence.length, start: position });
+            };
+            let page = &mut block[place.offset..place.offset + place.geometry.elements()];
+            let range = done * width..(done + count) * width;
+            linnet_kernels::append(place.geometry, page, within, &keys[range.clone()], &values[range], count);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// A layer's pages of a sequence, in order.
+    pub(crate) fn pages(&self, place: LayerPlace, slot: Slot) -> Result<Vec<&[u16]>> {
+        let range = place.offset..place.offset + place.geometry.elements();
+        let blocks = &self.sequence(slot)?.blocks;
+        Ok(blocks
+            .iter()
+            .filter_map(|&block| self.blocks[block].as_deref())
+            .map(|block| &block[range.clone()])
+            .collect())
+    }
+
+    fn sequence(&self, slot: Slot) -> Result<&Sequence> {
+        self.sequences.get(&slot).ok_or(ComputeError::UnknownSlot { slot: slot.0 })
+    }
+
+    fn used_blocks(&self) -> usize {
+        self.blocks.len() - self.free.len()
+    }
+
+    fn take_block(&mut self) -> usize {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.blocks.push(None);
+            self.blocks.len() - 1
+        });
+        let elements = self.block_elements;
+        self.blocks[number].get_or_insert_with(|| vec![0; elements].into_boxed_slice());
+        number
+    }
+
+    fn give_back(&mut self, blocks: impl IntoIterator<Item = usize>) {
+        self.free.extend(blocks);
+        // The latest freed are reused first; memory of those at the bottom of the stack goes back to the system.
+        let idle = self.free.len().saturating_sub(IDLE_BLOCKS);
+        for &number in &self.free[..idle] {
+            self.blocks[number] = None;
+        }
+    }
+}
+
+impl KvStore for CpuKv {
+    fn open(&mut self) -> Slot {
+        let slot = Slot(self.next_slot);
+        self.next_slot = self.next_slot.wrapping_add(1);
+        self.sequences.insert(slot, Sequence::default());
+        slot
+    }
+
+    fn close(&mut self, slot: Slot) {
+        if let Some(sequence) = self.sequences.remove(&slot) {
+            self.give_back(sequence.blocks);
+        }
+    }
+
+    fn length(&self, slot: Slot) -> Result<usize> {
+        Ok(self.sequence(slot)?.length)
+    }
+
+    fn truncate(&mut self, slot: Slot, length: usize) -> Result<()> {
+        let sequence = self.sequences.get_mut(&slot).ok_or(ComputeError::UnknownSlot { slot: slot.0 })?;
+        if length > sequence.length {
+            return Err(ComputeError::WrongStart { slot: slot.0, held: sequence.length, start: length });
+        }
+        sequence.length = length;
+        let freed = sequence.blocks.split_off(length.div_ceil(PAGE_TOKENS));
+        self.give_back(freed);
+        Ok(())
+    }
+
+    fn usage(&self) -> KvUsage {
+        let held = self.blocks.iter().flatten().count();
+        KvUsage {
+            used_tokens: self.used_blocks() * PAGE_TOKENS,
+            capacity_tokens: self.capacity_blocks * PAGE_TOKENS,
+            bytes: held * self.block_elements * size_of::<u16>(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Outputs;
+
+    fn store(capacity: usize) -> CpuKv {
+        let layer = LayerKv { kv_heads: 2, head_dim: 8, window: None };
+        CpuKv::new(&KvLayout { layers: vec![layer; 3] }, capacity)
+    }
+
+    fn row(slot: Slot, start: usize, length: usize) -> Row {
+        Row { slot, start, length, outputs: Outputs::Last }
+    }
+
+    #[test]
+    fn a_row_must_begin_where_its_sequence_ends() {
+        let mut kv = store(1024);
+        let slot = kv.open();
+        kv.extend(&[row(slot, 0, 5)]).unwrap();
+        assert!(matches!(kv.extend(&[row(slot, 4, 1)]), Err(ComputeError::WrongStart { held: 5, start: 4, .. })));
+        kv.extend(&[row(slot, 5, 1)]).unwrap();
+        assert_eq!(kv.length(slot).unwrap(), 6);
+    }
+
+    #[test]
+    fn a_full_store_refuses_with_figures_and_stays_as_it_was() {
+        let mut kv = store(2 * PAGE_TOKENS);
+        let (a, b) = (kv.open(), kv.open());
+        kv.extend(&[row(a, 0, PAGE_TOKENS)]).unwrap();
+        let before = kv.usage();
+        let refused = kv.extend(&[row(a, PAGE_TOKENS, 1), row(b, 0, 1)]);
+        assert!(matches!(refused, Err(ComputeError::KvFull { wanted: 2, .. })));
+        assert_eq!((kv.usage(), kv.length(a).unwrap(), kv.length(b).unwrap()), (before, PAGE_TOKENS, 0));
+    }
+
+    #[test]
+    fn closing_and_truncating_give_memory_back() {
+        let mut kv = store(1 << 20);
+        let slots: Vec<Slot> = (0..4).map(|_| kv.open()).collect();
+        for &slot in &slots {
+            kv.extend(&[row(slot, 0, 40 * PAGE_TOKENS)]).unwrap();
+        }
+        kv.truncate(slots[0], PAGE_TOKENS + 1).unwrap();
+        assert_eq!(kv.usage().used_tokens, (2 + 3 * 40) * PAGE_TOKENS);
+        for slot in slots {
+            kv.close(slot);
+        }
+        let usage = kv.usage();
+        assert_eq!(usage.used_tokens, 0);
+        assert!(usage.bytes <= IDLE_BLOCKS * kv.block_elements * 2, "{usage:?}");
+    }
+
+    #[test]
+    fn pages_hold_what_was_written_across_their_borders() {
+        let mut kv = store(1024);
+        let slot = kv.open();
+        let width = 16;
+        let total = PAGE_TOKENS + 7;
+        let keys: Vec<f32> = (0..total * width).map(|i| (i % 251) as f32).collect();
+        let values: Vec<f32> = keys.iter().map(|key| -key).collect();
+        let place = kv.layer(1).unwrap();
+        for (start, length) in [(0, PAGE_TOKENS - 3), (PAGE_TOKENS - 3, 10)] {
+            let row = row(slot, start, length);
+            kv.extend(&[row]).unwrap();
+            let range = start * width..(start + length) * width;
+            kv.write(place, &row, &keys[range.clone()], &values[range]).unwrap();
+        }
+        let pages = kv.pages(place, slot).unwrap();
+        assert_eq!(pages.len(), 2);
+        let mut found_keys = vec![0.0; 7 * width];
+        let mut found_values = vec![0.0; 7 * width];
+        linnet_kernels::read_page(place.geometry, pages[1], 0, &mut found_keys, &mut found_values, 7);
+        assert_eq!(found_keys, keys[PAGE_TOKENS * width..]);
+        assert_eq!(found_values, values[PAGE_TOKENS * width..]);
+    }
+}

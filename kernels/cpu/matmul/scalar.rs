@@ -1,0 +1,59 @@
+//! The plain version of every product: the readable reference that all others are tested against.
+
+use super::{layout::TileLayout, matrix::scale_and_bias};
+use crate::{Matrix, matmul::matrix::Format};
+
+/// One row of activations, quantized to signed 8 bits per group of consecutive elements.
+pub(crate) struct QuantizedRow {
+    pub(crate) codes: Vec<i8>,
+    pub(crate) scales: Vec<f32>,
+}
+
+/// Quantizes a row: `scale = max |x| / 127`, `code = round(x / scale)` to nearest, ties to even.
+pub(crate) fn quantize_row(x: &[f32], group: usize) -> QuantizedRow {
+    let mut row = QuantizedRow { codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(x.len() / group) };
+    for part in x.chunks(group) {
+        let largest = part.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        row.scales.push(largest / 127.0);
+        row.codes.extend(part.iter().map(|value| (value * inverse).round_ties_even() as i8));
+    }
+    row
+}
+
+/// `output[o] = sum over i of weight[o, i] * x[i]`, in single precision.
+pub(crate) fn product_exact(weight: &Matrix, x: &[f32], output: &mut [f32]) {
+    let mut row = vec![0.0; weight.in_features()];
+    for (index, result) in output.iter_mut().enumerate() {
+        weight.dequantize_row(index, &mut row);
+        *result = row.iter().zip(x).map(|(weight, value)| weight * value).sum();
+    }
+}
+
+/// The same product with activations quantized to 8 bits: integer sums within each group, then
+/// `scale * activation_scale * sum(code * x) + bias * activation_scale * sum(x)`.
+pub(crate) fn product_fast(weight: &Matrix, x: &[f32], output: &mut [f32]) {
+    let Format::Quantized(layout) = weight.format() else { return product_exact(weight, x, output) };
+    let quantized = quantize_row(x, layout.group);
+    for (index, result) in output.iter_mut().enumerate() {
+        *result = row_fast(weight, layout, &quantized, index);
+    }
+}
+
+fn row_fast(weight: &Matrix, layout: &TileLayout, x: &QuantizedRow, row: usize) -> f32 {
+    let tile = &weight.data()[row / layout.lanes * layout.tile_bytes()..][..layout.tile_bytes()];
+    let lane = row % layout.lanes;
+    let mut total = 0.0f32;
+    for (group, record) in tile.chunks_exact(layout.record_bytes()).enumerate() {
+        let codes = &x.codes[group * layout.group..][..layout.group];
+        let mut dot = 0i32;
+        let mut sum = 0i32;
+        for (column, &code) in codes.iter().enumerate() {
+            dot += i32::from(layout.code(record, lane, column)) * i32::from(code);
+            sum += i32::from(code);
+        }
+        let (scale, bias) = scale_and_bias(layout, record, lane);
+        total += x.scales[group] * (scale * dot as f32 + bias * sum as f32);
+    }
+    total
+}
