@@ -51,7 +51,7 @@ impl AnswerHead {
 
     /// How a token is spelled.
     pub(crate) fn token_bytes(&self) -> impl Fn(u32) -> Vec<u8> + Send + Sync + '_ {
-        |token| self.model.tokenizer.token_bytes(token)
+        |token| self.model.tokenizer.token_bytes(token).unwrap_or_default()
     }
 }
 

@@ -8,6 +8,7 @@ use futures::StreamExt;
 use serde_json::Value;
 
 use crate::error::ApiError;
+use crate::json::UniqueKeys;
 
 /// How long a client may leave a body unfinished without sending anything.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
@@ -16,19 +17,23 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// when the connection closes sees a reset instead of the answer.
 const DRAIN_FACTOR: usize = 4;
 
+/// The most memory that a request's word alone is worth.
+const RESERVED: usize = 1 << 20;
+
 /// The body as a JSON value. Its content type is not looked at: what parses as JSON is JSON.
 ///
 /// # Errors
 /// When the body is too large, stalls, breaks off or is not JSON (a lone surrogate escape included).
 pub(crate) async fn read_json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Value, ApiError> {
     let bytes = read(headers, body, limit).await?;
-    serde_json::from_slice(&bytes).map_err(|error| invalid_json(&bytes, &error))
+    let parsed = serde_json::from_slice::<UniqueKeys>(&bytes);
+    parsed.map(|json| json.0).map_err(|error| invalid_json(&bytes, &error))
 }
 
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut stream = body.into_data_stream();
-    let mut bytes = Vec::with_capacity(announced.unwrap_or(0).min(limit));
+    let mut bytes = Vec::with_capacity(announced.unwrap_or(0).min(limit).min(RESERVED));
     let mut received = 0usize;
     while let Some(chunk) = next_chunk(&mut stream).await? {
         received += chunk.len();

@@ -118,8 +118,8 @@ pub enum ApiError {
     ShuttingDown,
     /// The `Host` header names something else than this server.
     #[error(
-        "requests for host `{host}` are refused, because a web page could have sent them here by a changed DNS name; \
-         use localhost or 127.0.0.1, or start the server with --allow-host {host}"
+        "the Host `{host}` is not this server's: a web page could have sent the request here by a changed DNS name; use \
+         localhost or 127.0.0.1, or start the server with --allow-host {host}"
     )]
     ForbiddenHost {
         /// The header's value.
@@ -129,7 +129,7 @@ pub enum ApiError {
     #[error("the request has no usable `Host` header; send one, such as `Host: localhost`")]
     MissingHost,
     /// The `Origin` header names a page this server does not serve.
-    #[error("requests from pages of `{origin}` are refused; start the server with --allow-origin {origin} to permit them")]
+    #[error("the Origin `{origin}` is not allowed here; start the server with --allow-origin {origin} to allow its pages")]
     ForbiddenOrigin {
         /// The header's value.
         origin: String,

@@ -13,6 +13,7 @@ mod body;
 mod error;
 mod fields;
 mod guard;
+mod json;
 mod options;
 mod prompt;
 mod provider;

@@ -9,8 +9,11 @@ pub(crate) async fn off_the_executor<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        // The handler's own net turns the panic into an answer and a line in the log.
-        Err(error) => std::panic::resume_unwind(error.try_into_panic().unwrap_or_else(|error| Box::new(error))),
+        // The net around all handlers turns the panic into an answer and a line in the log.
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ApiError::ShuttingDown),
+        },
     }
 }
 

@@ -51,10 +51,13 @@ pub trait ModelProvider: Send + Sync {
 }
 
 /// A provider of one model that is already in memory.
+///
+/// Requests may also name it by an alias, in other letter case, or without its organisation.
 #[derive(Debug, Clone)]
 pub struct SingleModel {
     model: Arc<ServedModel>,
     card: ModelCard,
+    aliases: Vec<String>,
 }
 
 impl SingleModel {
@@ -63,7 +66,21 @@ impl SingleModel {
     pub fn new(model: ServedModel, created: u64) -> Self {
         let context_length = Some(model.engine.context_length());
         let card = ModelCard { id: model.id.clone(), created, context_length, loaded: true };
-        Self { model: Arc::new(model), card }
+        Self { model: Arc::new(model), card, aliases: Vec::new() }
+    }
+
+    /// Lets requests name the model by `alias` too; the list of models does not show it.
+    #[must_use]
+    pub fn with_alias(mut self, alias: impl Into<String>) -> Self {
+        self.aliases.push(alias.into());
+        self
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        let id = &self.model.id;
+        let short = id.rsplit('/').next().unwrap_or(id);
+        let mut names = self.aliases.iter().map(String::as_str).chain([id.as_str(), short]);
+        names.any(|known| known.eq_ignore_ascii_case(name))
     }
 }
 
@@ -78,7 +95,7 @@ impl ModelProvider for SingleModel {
 
     fn get<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<Arc<ServedModel>, ApiError>> {
         let result = match name {
-            Some(name) if name != self.model.id => {
+            Some(name) if !self.is_named(name) => {
                 Err(ApiError::ModelNotFound { model: name.to_owned(), available: vec![self.model.id.clone()] })
             }
             _ => Ok(Arc::clone(&self.model)),

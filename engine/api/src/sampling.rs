@@ -1,5 +1,6 @@
 //! Where a sampling value comes from: the request, else the server, else the model's own recommendation, else ours.
 
+use linnet_models::GenerationDefaults;
 use linnet_runtime::SamplingParameters;
 
 /// The temperature of a request that names none, on a server and a model that name none either. OpenAI's clients expect
@@ -33,6 +34,22 @@ pub struct SamplingOverrides {
     pub frequency_penalty: Option<f32>,
     /// How many tokens the frequency penalty looks back; 0 is all.
     pub frequency_context_size: Option<usize>,
+}
+
+impl From<&GenerationDefaults> for SamplingOverrides {
+    /// What a model's `generation_config.json` recommends. One that says not to sample recommends greedy decoding,
+    /// whatever temperature stands beside it.
+    fn from(defaults: &GenerationDefaults) -> Self {
+        let is_greedy = defaults.do_sample == Some(false);
+        Self {
+            temperature: if is_greedy { Some(0.0) } else { defaults.temperature },
+            top_p: defaults.top_p,
+            top_k: defaults.top_k.and_then(|k| usize::try_from(k).ok()),
+            min_p: defaults.min_p,
+            repetition_penalty: defaults.repetition_penalty,
+            ..Self::default()
+        }
+    }
 }
 
 impl SamplingOverrides {
@@ -104,6 +121,20 @@ mod tests {
         let resolved = SamplingOverrides::default().resolve(Vec::new(), None);
         let expected = SamplingParameters { temperature: BUILT_IN_TEMPERATURE, ..SamplingParameters::default() };
         assert_eq!(resolved, expected);
+    }
+
+    #[test]
+    fn a_model_that_says_not_to_sample_is_greedy() {
+        let defaults = GenerationDefaults {
+            do_sample: Some(false),
+            temperature: Some(0.6),
+            top_k: Some(20),
+            ..GenerationDefaults::default()
+        };
+        assert_eq!(SamplingOverrides::from(&defaults).temperature, Some(0.0));
+        let defaults = GenerationDefaults { do_sample: Some(true), ..defaults };
+        let overrides = SamplingOverrides::from(&defaults);
+        assert_eq!((overrides.temperature, overrides.top_k, overrides.min_p), (Some(0.6), Some(20), None));
     }
 
     #[test]
