@@ -1,1 +1,34 @@
-//! Room: api.
+//! The HTTP surface: an OpenAI-compatible endpoint on axum.
+//!
+//! A server is an [`ApiState`] (options and a [`ModelProvider`]) behind [`router`], served on a socket by [`serve`].
+//! A request passes the request id and log ([`request_id`]), the guards ([`guard`]), and one file under [`routes`]; its
+//! body is read into checked values by [`wire`], its prompt made by [`prompt`], its generation run by [`answer`], and a
+//! stream written by [`sse`]. Every way to fail stands in [`ApiError`], with its status, code and text.
+//!
+//! What may not change: nothing of what users write reaches a log; a request that asks for something that is not done
+//! is refused rather than answered differently; a stream and a whole answer carry the same text.
+
+mod answer;
+mod body;
+mod error;
+mod fields;
+mod guard;
+mod json;
+mod options;
+mod prompt;
+mod provider;
+mod request_id;
+mod routes;
+mod sampling;
+mod server;
+mod sse;
+mod state;
+mod wire;
+
+pub use error::ApiError;
+pub use options::{DEFAULT_BODY_LIMIT, DEFAULT_PORT, ServerOptions};
+pub use provider::{ModelCard, ModelProvider, ServedModel, SingleModel};
+pub use routes::router;
+pub use sampling::{BUILT_IN_TEMPERATURE, SamplingOverrides};
+pub use server::serve;
+pub use state::ApiState;

@@ -1,0 +1,298 @@
+//! Every way a request can fail, and the one table that turns it into a status, a type, a code and a text.
+
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use linnet_runtime::StepModelError;
+use serde_json::{Value, json};
+
+/// A refused or failed request. Its `Display` is the text the client reads: what is wrong, and what to do.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApiError {
+    /// The body is not JSON.
+    #[error("the request body is not valid JSON: {detail} (line {line}, column {column})")]
+    InvalidJson {
+        /// What the parser met.
+        detail: String,
+        /// Where, counted from one.
+        line: usize,
+        /// Where, counted from one.
+        column: usize,
+    },
+    /// The body is larger than the server takes.
+    #[error("the request body is larger than {limit} bytes, which is this server's limit; send less text at once")]
+    BodyTooLarge {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The connection broke while the body was read.
+    #[error("the request body ended early: {0}; send the request again")]
+    BodyBroken(String),
+    /// The body did not arrive.
+    #[error("no more of the request body arrived for {seconds} seconds; send the request again")]
+    BodyStalled {
+        /// The silence waited for.
+        seconds: u64,
+    },
+    /// A field is missing, has the wrong type or is out of range.
+    #[error("`{field}`: {problem}")]
+    InvalidField {
+        /// The path of the field, such as `messages[1].content`.
+        field: String,
+        /// What was expected and what was found.
+        problem: String,
+    },
+    /// A field asks for something this server cannot do.
+    #[error("`{field}`: {problem}")]
+    Unsupported {
+        /// The path of the field.
+        field: String,
+        /// What is not supported and what to do instead.
+        problem: String,
+    },
+    /// The prompt, or the prompt with the asked-for answer, is longer than the model's context.
+    #[error("{text}")]
+    ContextOverflow {
+        /// The field that holds the prompt.
+        field: &'static str,
+        /// The figures, and what to do.
+        text: String,
+    },
+    /// The model's chat template refused the messages.
+    #[error("`{model}`: {reason}")]
+    TemplateRefused {
+        /// The model.
+        model: String,
+        /// The template's own words.
+        reason: String,
+    },
+    /// The model's tokenizer failed on a text.
+    #[error("the tokenizer of `{model}` failed: {reason}")]
+    TokenizerFailed {
+        /// The model.
+        model: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The model's chat template is broken; no request would do.
+    #[error("`{model}`: {reason}")]
+    TemplateBroken {
+        /// The model.
+        model: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The model has no chat template.
+    #[error("`{model}` has no chat template; use /v1/completions with a plain prompt, or an instruction-tuned model")]
+    NoTemplate {
+        /// The model.
+        model: String,
+    },
+    /// No model of that name.
+    #[error("there is no model `{model}` here; {}", available_text(.available))]
+    ModelNotFound {
+        /// The name asked for.
+        model: String,
+        /// The names that would have worked.
+        available: Vec<String>,
+    },
+    /// The request named no model and there is none to take.
+    #[error("no model is installed; fetch one with `linnet pull starter`")]
+    NoModel,
+    /// The model is known but cannot be loaded.
+    #[error("`{model}` cannot be loaded: {reason}")]
+    ModelLoadFailed {
+        /// The model.
+        model: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Too many requests wait already.
+    #[error("{0}; try again in a moment")]
+    Overloaded(String),
+    /// The engine failed while it worked on this request.
+    #[error("the answer could not be finished: {0}")]
+    Engine(StepModelError),
+    /// The server is going down.
+    #[error("the server is shutting down; try again when it is back")]
+    ShuttingDown,
+    /// The `Host` header names something else than this server.
+    #[error(
+        "the Host `{host}` is not this server's: a web page could have sent the request here by a changed DNS name; use \
+         localhost or 127.0.0.1, or start the server with --allow-host {host}"
+    )]
+    ForbiddenHost {
+        /// The header's value.
+        host: String,
+    },
+    /// The request names no host at all.
+    #[error("the request has no usable `Host` header; send one, such as `Host: localhost`")]
+    MissingHost,
+    /// The `Origin` header names a page this server does not serve.
+    #[error("the Origin `{origin}` is not allowed here; start the server with --allow-origin {origin} to allow its pages")]
+    ForbiddenOrigin {
+        /// The header's value.
+        origin: String,
+    },
+    /// The API key is missing or wrong.
+    #[error("{0}; send it as `Authorization: Bearer KEY`")]
+    Unauthorized(&'static str),
+    /// No such route.
+    #[error("there is no `{method} {path}` here; this server answers {routes}")]
+    UnknownRoute {
+        /// The request's method.
+        method: String,
+        /// The request's path.
+        path: String,
+        /// The routes there are.
+        routes: String,
+    },
+    /// The route exists for other methods.
+    #[error("`{path}` does not take {method}; see the Allow header")]
+    MethodNotAllowed {
+        /// The request's method.
+        method: String,
+        /// The request's path.
+        path: String,
+    },
+    /// A fault of our own.
+    #[error("an internal fault stopped this request (request id {request_id}); the server goes on, please report it")]
+    Internal {
+        /// The id under which the fault stands in the log.
+        request_id: String,
+    },
+}
+
+fn available_text(available: &[String]) -> String {
+    match available {
+        [] => "none is installed, fetch one with `linnet pull starter`".to_owned(),
+        names => format!("installed: {}", names.join(", ")),
+    }
+}
+
+/// One row of the table.
+struct Row {
+    status: StatusCode,
+    kind: &'static str,
+    code: &'static str,
+}
+
+const INVALID: &str = "invalid_request_error";
+
+impl ApiError {
+    /// The table: each kind of error with its status, OpenAI type and code.
+    fn row(&self) -> Row {
+        let (status, kind, code) = match self {
+            Self::InvalidJson { .. } => (StatusCode::BAD_REQUEST, INVALID, "invalid_json"),
+            Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "body_too_large"),
+            Self::BodyBroken(_) => (StatusCode::BAD_REQUEST, INVALID, "body_incomplete"),
+            Self::BodyStalled { .. } => (StatusCode::REQUEST_TIMEOUT, INVALID, "body_timeout"),
+            Self::InvalidField { .. } => (StatusCode::BAD_REQUEST, INVALID, "invalid_value"),
+            Self::Unsupported { .. } => (StatusCode::BAD_REQUEST, INVALID, "unsupported_value"),
+            Self::ContextOverflow { .. } => (StatusCode::BAD_REQUEST, INVALID, "context_length_exceeded"),
+            Self::TemplateRefused { .. } => (StatusCode::BAD_REQUEST, INVALID, "template_refused"),
+            Self::TokenizerFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "tokenizer_failed"),
+            Self::TemplateBroken { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "template_broken"),
+            Self::NoTemplate { .. } => (StatusCode::BAD_REQUEST, INVALID, "no_chat_template"),
+            Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
+            Self::NoModel => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_model"),
+            Self::ModelLoadFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "model_load_failed"),
+            Self::Overloaded(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
+            Self::Engine(StepModelError::KvFull { .. }) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", "kv_cache_full")
+            }
+            Self::Engine(StepModelError::EngineGone(_)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", "engine_stopped")
+            }
+            Self::Engine(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "generation_failed"),
+            Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "shutting_down"),
+            Self::ForbiddenHost { .. } => (StatusCode::FORBIDDEN, "forbidden", "host_not_allowed"),
+            Self::MissingHost => (StatusCode::FORBIDDEN, "forbidden", "host_missing"),
+            Self::ForbiddenOrigin { .. } => (StatusCode::FORBIDDEN, "forbidden", "origin_not_allowed"),
+            Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
+            Self::UnknownRoute { .. } => (StatusCode::NOT_FOUND, INVALID, "unknown_url"),
+            Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
+            Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error"),
+        };
+        Row { status, kind, code }
+    }
+
+    /// The HTTP status of this error.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.row().status
+    }
+
+    /// The machine-readable code of this error.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.row().code
+    }
+
+    /// The field at fault, if one is.
+    fn param(&self) -> Option<&str> {
+        match self {
+            Self::InvalidField { field, .. } | Self::Unsupported { field, .. } => Some(field),
+            Self::ModelNotFound { .. } => Some("model"),
+            Self::ContextOverflow { field, .. } => Some(field),
+            Self::TemplateRefused { .. } => Some("messages"),
+            _ => None,
+        }
+    }
+
+    /// OpenAI's error body.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        let Row { kind, code, .. } = self.row();
+        json!({ "error": { "message": self.to_string(), "type": kind, "param": self.param(), "code": code } })
+    }
+
+    /// What a client should know in a header: how to authenticate, when to come back.
+    fn header(&self) -> Option<(HeaderName, HeaderValue)> {
+        match self.row().status {
+            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        // Only the code: the text may quote what the user wrote.
+        tracing::debug!(code = self.code(), "request refused");
+        let mut response = (self.status(), axum::Json(self.body())).into_response();
+        if let Some((name, value)) = self.header() {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_error_names_the_field_in_the_text_and_as_param() {
+        let error = ApiError::InvalidField { field: "messages[1].role".into(), problem: "expected a string".into() };
+        assert_eq!(
+            error.body(),
+            json!({"error": {
+                "message": "`messages[1].role`: expected a string",
+                "type": "invalid_request_error",
+                "param": "messages[1].role",
+                "code": "invalid_value",
+            }})
+        );
+    }
+
+    #[test]
+    fn an_unknown_model_lists_the_known_ones() {
+        let error = ApiError::ModelNotFound { model: "x".into(), available: vec!["a".into(), "b".into()] };
+        assert_eq!(error.status(), StatusCode::NOT_FOUND);
+        assert_eq!(error.to_string(), "there is no model `x` here; installed: a, b");
+    }
+}

@@ -1,0 +1,105 @@
+//! Where a server's models come from.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use linnet_models::{ChatTemplate, Tokenizer};
+use linnet_runtime::Engine;
+
+use crate::error::ApiError;
+use crate::sampling::SamplingOverrides;
+
+/// A model that can be named in a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelCard {
+    /// The name that requests use.
+    pub id: String,
+    /// When it was installed, in seconds since 1970.
+    pub created: u64,
+    /// How many tokens a conversation can hold, where that is known without loading the model.
+    pub context_length: Option<usize>,
+    /// Whether it is in memory.
+    pub loaded: bool,
+}
+
+/// A model in memory, with all that a request needs of it.
+#[derive(Debug)]
+pub struct ServedModel {
+    /// The name that requests use.
+    pub id: String,
+    /// The thread that runs it.
+    pub engine: Engine,
+    /// Text to tokens.
+    pub tokenizer: Tokenizer,
+    /// Messages to text; base models have none.
+    pub template: Option<ChatTemplate>,
+    /// The sampling values that the model's makers recommend.
+    pub sampling: SamplingOverrides,
+}
+
+/// A server's models: a single one, or a store that loads them on demand.
+pub trait ModelProvider: Send + Sync {
+    /// The models that can be asked for.
+    fn list(&self) -> Vec<ModelCard>;
+
+    /// The models in memory.
+    fn loaded(&self) -> Vec<Arc<ServedModel>>;
+
+    /// The model of that name, loaded if need be; `None` asks for the default model. A name that is not on the list
+    /// must be refused with [`ApiError::ModelNotFound`] before anything is loaded.
+    fn get<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<Arc<ServedModel>, ApiError>>;
+}
+
+/// A provider of one model that is already in memory.
+///
+/// Requests may also name it by an alias, in other letter case, or without its organisation.
+#[derive(Debug, Clone)]
+pub struct SingleModel {
+    model: Arc<ServedModel>,
+    card: ModelCard,
+    aliases: Vec<String>,
+}
+
+impl SingleModel {
+    /// Serves `model`, which was installed at `created` seconds since 1970.
+    #[must_use]
+    pub fn new(model: ServedModel, created: u64) -> Self {
+        let context_length = Some(model.engine.context_length());
+        let card = ModelCard { id: model.id.clone(), created, context_length, loaded: true };
+        Self { model: Arc::new(model), card, aliases: Vec::new() }
+    }
+
+    /// Lets requests name the model by `alias` too; the list of models does not show it.
+    #[must_use]
+    pub fn with_alias(mut self, alias: impl Into<String>) -> Self {
+        self.aliases.push(alias.into());
+        self
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        let id = &self.model.id;
+        let short = id.rsplit('/').next().unwrap_or(id);
+        let mut names = self.aliases.iter().map(String::as_str).chain([id.as_str(), short]);
+        names.any(|known| known.eq_ignore_ascii_case(name))
+    }
+}
+
+impl ModelProvider for SingleModel {
+    fn list(&self) -> Vec<ModelCard> {
+        vec![self.card.clone()]
+    }
+
+    fn loaded(&self) -> Vec<Arc<ServedModel>> {
+        vec![Arc::clone(&self.model)]
+    }
+
+    fn get<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<Arc<ServedModel>, ApiError>> {
+        let result = match name {
+            Some(name) if !self.is_named(name) => {
+                Err(ApiError::ModelNotFound { model: name.to_owned(), available: vec![self.model.id.clone()] })
+            }
+            _ => Ok(Arc::clone(&self.model)),
+        };
+        Box::pin(std::future::ready(result))
+    }
+}

@@ -1,0 +1,57 @@
+//! The registry of routes: adding one means one file beside this one and one line here.
+
+mod chat_completions;
+mod completions;
+mod health;
+mod models;
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::routing::{MethodRouter, get, post};
+use axum::{Router, middleware};
+
+use crate::error::ApiError;
+use crate::state::ApiState;
+use crate::{guard, request_id};
+
+type Handlers = MethodRouter<Arc<ApiState>>;
+
+/// Every route: method, path as people write it, path as the router takes it, handler.
+fn routes() -> [(&'static str, &'static str, &'static str, Handlers); 5] {
+    [
+        ("GET", "/health", "/health", get(health::health)),
+        ("GET", "/v1/models", "/v1/models", get(models::list)),
+        // Names may hold slashes, as on the Hugging Face hub.
+        ("GET", "/v1/models/{id}", "/v1/models/{*id}", get(models::retrieve)),
+        ("POST", "/v1/chat/completions", "/v1/chat/completions", post(chat_completions::create)),
+        ("POST", "/v1/completions", "/v1/completions", post(completions::create)),
+    ]
+}
+
+/// The whole HTTP surface, guards included.
+pub fn router(state: Arc<ApiState>) -> Router {
+    let mut router = Router::new();
+    for (_, _, path, handlers) in routes() {
+        router = router.route(path, handlers);
+    }
+    router
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(&state), guard::guard))
+        .layer(middleware::from_fn(request_id::observe))
+        .with_state(state)
+}
+
+async fn unknown_route(request: Request) -> ApiError {
+    let routes: Vec<String> = routes().iter().map(|(method, path, _, _)| format!("{method} {path}")).collect();
+    ApiError::UnknownRoute {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+        routes: routes.join(", "),
+    }
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::MethodNotAllowed { method: request.method().to_string(), path: request.uri().path().to_owned() }
+}

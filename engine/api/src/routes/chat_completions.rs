@@ -1,0 +1,75 @@
+//! `POST /v1/chat/completions`.
+//!
+//! Tools are shown to the model through its template. Their calls are not parsed yet: what the model writes comes back
+//! as content.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use linnet_models::TemplateInput;
+use linnet_runtime::GenerationRequest;
+
+use crate::answer::{AnswerHead, answer};
+use crate::body::read_json;
+use crate::error::ApiError;
+use crate::prompt::off_the_executor;
+use crate::provider::ServedModel;
+use crate::state::ApiState;
+use crate::wire::chat_request::ChatRequest;
+use crate::wire::chat_response::ChatAnswer;
+use crate::wire::messages::fit_to_template;
+
+/// Answers a conversation.
+pub(super) async fn create(
+    State(state): State<Arc<ApiState>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let body = read_json(&headers, body, state.options.body_limit).await?;
+    let request = ChatRequest::read(&body)?;
+    let model = state.provider.get(request.generation.model.as_deref()).await?;
+    let generation = request.generation.clone();
+    let top_logprobs = request.top_logprobs;
+    let prompt = off_the_executor({
+        let model = Arc::clone(&model);
+        move || render(&model, request)
+    })
+    .await?;
+    let sampling = generation.sampling.or(&state.options.sampling).or(&model.sampling);
+    let head = AnswerHead::new("chatcmpl", model, top_logprobs.is_some(), generation.include_usage);
+    let request = GenerationRequest {
+        prompt,
+        sampling: sampling.resolve(generation.logit_bias, generation.seed),
+        stop: generation.stop,
+        max_tokens: generation.max_tokens,
+        top_logprobs,
+        ..GenerationRequest::default()
+    };
+    answer(&state, request, ChatAnswer { head }, generation.stream, "messages").await
+}
+
+/// The conversation as the model's tokens.
+fn render(model: &ServedModel, mut request: ChatRequest) -> Result<Vec<u32>, ApiError> {
+    let Some(template) = &model.template else {
+        return Err(ApiError::NoTemplate { model: model.id.clone() });
+    };
+    fit_to_template(&mut request.messages, template.text());
+    let input = TemplateInput {
+        tools: request.tools.as_deref(),
+        variables: request.variables,
+        ..TemplateInput::new(&request.messages)
+    };
+    let text = template.render(&input).map_err(|error| {
+        let (model, reason) = (model.id.clone(), error.to_string());
+        if error.is_request_fault() {
+            ApiError::TemplateRefused { model, reason }
+        } else {
+            ApiError::TemplateBroken { model, reason }
+        }
+    })?;
+    // The template writes the special tokens itself.
+    crate::prompt::encode(model, &text, false)
+}
