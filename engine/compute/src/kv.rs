@@ -27,6 +27,8 @@ pub struct KvUsage {
     pub used_tokens: usize,
     /// Tokens that fit.
     pub capacity_tokens: usize,
+    /// Tokens of the unit in which a sequence takes room.
+    pub page_tokens: usize,
     /// Bytes taken from the system.
     pub bytes: usize,
 }

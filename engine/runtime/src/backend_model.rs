@@ -1,6 +1,6 @@
 //! A language model on a backend, driven as a [`StepModel`].
 
-use crate::{Slot, StepModel, StepModelError, StepRow};
+use crate::{KvBudget, Slot, StepModel, StepModelError, StepRow};
 use linnet_compute::{Backend, ComputeError, KvLayout, KvStore, Outputs, Row};
 use linnet_models::{LanguageModel, ModelError};
 use std::path::Path;
@@ -76,6 +76,11 @@ impl<B: Backend> StepModel for BackendModel<B> {
 
     fn prefill_chunk(&self) -> usize {
         PREFILL_CHUNK
+    }
+
+    fn kv_budget(&self) -> KvBudget {
+        let usage = self.kv.usage();
+        KvBudget { capacity: usage.capacity_tokens, page: usage.page_tokens }
     }
 
     fn open(&mut self) -> Result<Slot, StepModelError> {

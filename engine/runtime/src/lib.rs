@@ -8,6 +8,7 @@
 mod backend_model;
 mod engine;
 mod event;
+mod load;
 mod request;
 mod samplers;
 mod step_model;
@@ -20,6 +21,7 @@ mod text;
 pub use backend_model::BackendModel;
 pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
+pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
 pub use request::{GenerationRequest, SamplingParameters};
 pub use step_model::{KvBudget, Slot, StepModel, StepModelError, StepRow};
 pub use submit_error::SubmitError;

@@ -188,6 +188,7 @@ impl KvStore for CpuKv {
         KvUsage {
             used_tokens: self.used_blocks() * PAGE_TOKENS,
             capacity_tokens: self.capacity_blocks * PAGE_TOKENS,
+            page_tokens: PAGE_TOKENS,
             bytes: held * self.block_elements * size_of::<u16>(),
         }
     }
