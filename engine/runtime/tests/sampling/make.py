@@ -14,7 +14,7 @@ import random
 
 import mlx.core as mx
 
-VOCABULARY = 96
+VOCABULARY = 64
 EXEMPT = [3, 7]  # tokens that XTC spares
 
 package = pathlib.Path(importlib.util.find_spec("mlx_lm").submodule_search_locations[0])
