@@ -1,12 +1,13 @@
 //! What every kernel needs to know about where it runs.
 
-use crate::{Isa, pool::ThreadPool};
+use crate::{Isa, matmul::BufferStore, pool::ThreadPool};
 
 /// The instruction set and the threads that kernels run on. One per process or per model; never global.
 #[derive(Debug)]
 pub struct Context {
     isa: Isa,
     pool: ThreadPool,
+    buffers: BufferStore,
 }
 
 impl Context {
@@ -20,7 +21,7 @@ impl Context {
     #[must_use]
     pub fn with_isa(isa: Isa, threads: usize) -> Self {
         let isa = if Isa::available().contains(&isa) { isa } else { Isa::Scalar };
-        Self { isa, pool: ThreadPool::new(threads) }
+        Self { isa, pool: ThreadPool::new(threads), buffers: BufferStore::default() }
     }
 
     /// The instruction set in use.
@@ -33,5 +34,10 @@ impl Context {
     #[must_use]
     pub fn pool(&self) -> &ThreadPool {
         &self.pool
+    }
+
+    /// Memory that products use and give back, so that a step allocates nothing.
+    pub(crate) fn buffers(&self) -> &BufferStore {
+        &self.buffers
     }
 }

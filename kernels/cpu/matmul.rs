@@ -3,13 +3,28 @@
 //! `matmul` multiplies one block of activations with any number of weights in one parallel region; `matmul_gated` fuses
 //! the two projections and the activation of a gated feed-forward layer.
 
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod buffers;
+mod drive;
+mod kernel;
 mod layout;
 mod matrix;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod quantize;
 mod scalar;
+mod simd;
 
+pub(crate) use buffers::BufferStore;
 pub use matrix::{AffineWeight, DenseWeight, Matrix, MatrixError};
 
-use crate::{Activation, Context};
+use crate::{Activation, Context, Isa};
+use drive::Item;
 
 /// How activations enter a product with a quantized weight. Dense weights are always multiplied in single precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +91,6 @@ pub fn matmul(
     rows: usize,
     products: &mut [Product<'_>],
 ) -> Result<(), MatrixError> {
-    let _ = context;
     for product in products.iter() {
         check(product.weight, x, rows, product.output.len())?;
         if let Some(bias) = product.bias
@@ -85,20 +99,17 @@ pub fn matmul(
             return Err(MatrixError::WrongBias { found: bias.len(), out_features: product.weight.out_features() });
         }
     }
-    for product in products.iter_mut() {
-        let (inputs, outputs) = (product.weight.in_features(), product.weight.out_features());
-        let mut result = vec![0.0; outputs];
-        for (x, output) in x.chunks_exact(inputs).zip(product.output.chunks_exact_mut(outputs)) {
-            multiply(precision, product.weight, x, &mut result);
-            for (index, (target, value)) in output.iter_mut().zip(&result).enumerate() {
-                let value = value + product.bias.map_or(0.0, |bias| bias[index]);
-                match product.epilogue {
-                    Epilogue::Store => *target = value,
-                    Epilogue::Add => *target += value,
-                }
-            }
-        }
-    }
+    let mut items: Vec<Item<'_>> = products
+        .iter_mut()
+        .map(|product| Item {
+            weight: product.weight,
+            gate: None,
+            output: &mut *product.output,
+            bias: product.bias,
+            accumulate: product.epilogue == Epilogue::Add,
+        })
+        .collect();
+    run(context, precision, x, rows, &mut items);
     Ok(())
 }
 
@@ -117,7 +128,6 @@ pub fn matmul_gated(
     activation: Activation,
     output: &mut [f32],
 ) -> Result<(), MatrixError> {
-    let _ = context;
     if gate.out_features() != up.out_features() || gate.in_features() != up.in_features() {
         return Err(MatrixError::GateMismatch {
             gate_out: gate.out_features(),
@@ -127,22 +137,39 @@ pub fn matmul_gated(
         });
     }
     check(gate, x, rows, output.len())?;
-    let (inputs, outputs) = (gate.in_features(), gate.out_features());
-    let (mut gated, mut upped) = (vec![0.0; outputs], vec![0.0; outputs]);
-    for (x, output) in x.chunks_exact(inputs).zip(output.chunks_exact_mut(outputs)) {
-        multiply(precision, gate, x, &mut gated);
-        multiply(precision, up, x, &mut upped);
-        for ((target, gate), up) in output.iter_mut().zip(&gated).zip(&upped) {
-            *target = activation.apply(*gate) * up;
-        }
-    }
+    let item = Item { weight: up, gate: Some((gate, activation)), output, bias: None, accumulate: false };
+    run(context, precision, x, rows, &mut [item]);
     Ok(())
 }
 
-fn multiply(precision: Precision, weight: &Matrix, x: &[f32], output: &mut [f32]) {
-    match precision {
-        Precision::Exact => scalar::product_exact(weight, x, output),
-        Precision::Fast => scalar::product_fast(weight, x, output),
+/// Runs checked items on the kernels of the context's instruction set.
+fn run(context: &Context, precision: Precision, x: &[f32], rows: usize, items: &mut [Item<'_>]) {
+    // A matrix laid out for another instruction set is left to the scalar code, which reads any layout.
+    let laid_out_for = |lanes| {
+        items.iter().all(|item| {
+            drive::lanes_of(item.weight) == lanes && item.gate.is_none_or(|(gate, _)| drive::lanes_of(gate) == lanes)
+        })
+    };
+    // SAFETY: a context only names an instruction set that was found on this machine; shapes were checked by the
+    // caller and the tile height here.
+    unsafe {
+        match context.isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if laid_out_for(8) => drive::run::<avx2::Avx2>(context, precision, x, rows, items),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2Vnni if laid_out_for(8) => drive::run::<avx2::Avx2Vnni>(context, precision, x, rows, items),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni | Isa::Avx512Bf16 if laid_out_for(16) => {
+                drive::run::<avx512::Avx512>(context, precision, x, rows, items);
+            }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if laid_out_for(4) => drive::run::<neon::Neon>(context, precision, x, rows, items),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod | Isa::NeonI8mm if laid_out_for(4) => {
+                drive::run::<neon::NeonDotprod>(context, precision, x, rows, items);
+            }
+            _ => items.iter_mut().for_each(|item| scalar::run(item, precision, x)),
+        }
     }
 }
 

@@ -1,7 +1,38 @@
 //! The plain version of every product: the readable reference that all others are tested against.
 
-use super::{layout::TileLayout, matrix::scale_and_bias};
-use crate::{Matrix, matmul::matrix::Format};
+use super::{
+    drive::Item,
+    layout::TileLayout,
+    matrix::{Format, scale_and_bias},
+};
+use crate::{Matrix, Precision};
+
+/// Computes one item row by row.
+pub(crate) fn run(item: &mut Item<'_>, precision: Precision, x: &[f32]) {
+    let outputs = item.weight.out_features();
+    let (mut result, mut gate_result) = (vec![0.0; outputs], vec![0.0; outputs]);
+    let rows = x.chunks_exact(item.weight.in_features()).zip(item.output.chunks_exact_mut(outputs));
+    for (x, output) in rows {
+        product(precision, item.weight, x, &mut result);
+        if let Some((gate, activation)) = item.gate {
+            product(precision, gate, x, &mut gate_result);
+            for (up, gate) in result.iter_mut().zip(&gate_result) {
+                *up *= activation.apply(*gate);
+            }
+        }
+        for (index, (target, value)) in output.iter_mut().zip(&result).enumerate() {
+            let value = value + item.bias.map_or(0.0, |bias| bias[index]);
+            *target = if item.accumulate { *target + value } else { value };
+        }
+    }
+}
+
+fn product(precision: Precision, weight: &Matrix, x: &[f32], output: &mut [f32]) {
+    match precision {
+        Precision::Exact => product_exact(weight, x, output),
+        Precision::Fast => product_fast(weight, x, output),
+    }
+}
 
 /// One row of activations, quantized to signed 8 bits per group of consecutive elements.
 pub(crate) struct QuantizedRow {

@@ -1,0 +1,585 @@
+//! Cuts products into tasks and runs the kernels of one instruction set on them.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use super::{
+    buffers::QuantizedActivations,
+    kernel::{PanelF32, PanelFast, Stream, UnpackF32, UnpackFast, code_offset},
+    layout::{BLOCK, ScaleKind, TileLayout},
+    matrix::{DenseKind, Format},
+    quantize::GroupMeta,
+    simd::Kernels,
+};
+use crate::{Activation, Context, Matrix, Precision};
+
+/// Up to this many rows the weights are used straight from memory; above, unpacking them into a panel first is cheaper.
+const STREAM_ROWS: usize = 12;
+/// Rows of activations that one pass over a tile takes.
+const STREAM_BLOCK: usize = 4;
+/// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache.
+const PANEL_COLUMNS: usize = 1024;
+/// Columns of a single-precision panel, likewise. A multiple of every group size.
+const PANEL_COLUMNS_F32: usize = 256;
+/// Bytes of activations that the row block of a task may take: it should stay in the second-level cache.
+const ROW_BLOCK_BYTES: usize = 192 << 10;
+/// Rows of a task: multiples of every register block.
+const ROW_BLOCK_STEP: usize = 12;
+const ROW_BLOCK_MIN: usize = 48;
+const ROW_BLOCK_MAX: usize = 192;
+/// The most lanes and the most numbers per panel row (tiles times lanes) of any instruction set.
+const MAX_LANES: usize = 16;
+const MAX_WIDTH: usize = 32;
+/// Weight bytes of a streaming task: enough to hide the cost of claiming it, little enough to share evenly.
+const STREAM_TASK_BYTES: (usize, usize) = (8 << 10, 128 << 10);
+/// Multiply-accumulates of a panel task at least (some ten microseconds).
+const PANEL_TASK_PRODUCTS: usize = 1 << 20;
+
+/// One product to compute: `output = [activation(x * gate^T) *] x * weight^T [+ bias] [+ output]`.
+pub(crate) struct Item<'a> {
+    pub(crate) weight: &'a Matrix,
+    pub(crate) gate: Option<(&'a Matrix, Activation)>,
+    pub(crate) output: &'a mut [f32],
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) accumulate: bool,
+}
+
+/// The output of an item, written by many threads at places that do not overlap.
+struct Target(*mut f32);
+
+// SAFETY: each task writes its own rows and columns only; the slice behind it is borrowed for the whole region.
+unsafe impl Sync for Target {}
+
+/// An item cut into tasks: row blocks times spans of tiles (streaming) or of panels.
+struct Plan<'a> {
+    weight: &'a Matrix,
+    gate: Option<(&'a Matrix, Activation)>,
+    target: Target,
+    bias: Option<&'a [f32]>,
+    accumulate: bool,
+    stream: bool,
+    row_block: usize,
+    /// Tiles or panels of the item, and of one task.
+    units: usize,
+    units_per_task: usize,
+    first_task: usize,
+    tasks: usize,
+}
+
+/// What all tasks share.
+struct Region<'a> {
+    precision: Precision,
+    x: &'a [f32],
+    rows: usize,
+    columns: usize,
+    quantized: Vec<QuantizedActivations>,
+}
+
+/// Whether this matrix, laid out for `lanes` rows per tile, can be used by a kernel set.
+pub(crate) fn lanes_of(matrix: &Matrix) -> usize {
+    match matrix.format() {
+        Format::Quantized(layout) => layout.lanes,
+        Format::Dense { lanes, .. } => *lanes,
+    }
+}
+
+/// Computes all items in one parallel region (and one before it to quantize many rows).
+///
+/// # Safety
+/// The instruction set of `K` must be available. All matrices have tiles of `K::LANES` rows and as many columns as a
+/// row of `x`; `x` and the outputs hold `rows` rows; biases have the length of a row of their output.
+pub(crate) unsafe fn run<K: Kernels>(
+    context: &Context,
+    precision: Precision,
+    x: &[f32],
+    rows: usize,
+    items: &mut [Item<'_>],
+) {
+    let Some(columns) = items.first().map(|item| item.weight.in_features()) else { return };
+    if rows == 0 {
+        return;
+    }
+    let mut region = Region { precision, x, rows, columns, quantized: Vec::new() };
+    for item in items.iter() {
+        for matrix in item.gate.map(|(gate, _)| gate).into_iter().chain([item.weight]) {
+            if let Some(layout) = region.integer_layout(matrix)
+                && !region.quantized.iter().any(|quantized| quantized.group == layout.group)
+            {
+                // SAFETY: the instruction set is available (the caller's promise).
+                let quantized = unsafe { quantize::<K>(context, &region, layout.group) };
+                region.quantized.push(quantized);
+            }
+        }
+    }
+    let mut plans: Vec<Plan<'_>> = Vec::with_capacity(items.len());
+    let mut tasks = 0;
+    for item in items {
+        let plan = Plan::new::<K>(item, &region, context.pool().threads(), tasks);
+        tasks += plan.tasks;
+        plans.push(plan);
+    }
+    context.pool().for_each(tasks, &|task| {
+        if let Some(plan) = plans.iter().rev().find(|plan| plan.first_task <= task) {
+            // SAFETY: the caller's promise, and every task writes other elements than all others.
+            unsafe { plan.run::<K>(&region, task - plan.first_task) };
+        }
+    });
+    for quantized in region.quantized {
+        context.buffers().give_back(quantized);
+    }
+}
+
+/// Quantizes all rows for one group size, on all threads if there are many.
+unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: usize) -> QuantizedActivations {
+    const ROWS_PER_TASK: usize = 16;
+    let (rows, columns) = (region.rows, region.columns);
+    let groups = columns / group;
+    let mut quantized = context.buffers().take();
+    quantized.reserve(group, rows, columns);
+    let codes = quantized.codes[..rows * columns].chunks_mut(ROWS_PER_TASK * columns);
+    let meta = quantized.meta[..rows * groups].chunks_mut(ROWS_PER_TASK * groups);
+    let row_by_row = |x: &[f32], codes: &mut [i8], meta: &mut [GroupMeta]| {
+        let rows = x.chunks_exact(columns).zip(codes.chunks_exact_mut(columns)).zip(meta.chunks_exact_mut(groups));
+        for ((x, codes), meta) in rows {
+            // SAFETY: the caller's promise.
+            unsafe { K::quantize(x, group, codes, meta) };
+        }
+    };
+    let parts = region.x.chunks(ROWS_PER_TASK * columns).zip(codes).zip(meta);
+    if rows <= ROWS_PER_TASK {
+        parts.for_each(|((x, codes), meta)| row_by_row(x, codes, meta));
+    } else {
+        // A lock per part hands each thread its own mutable pieces; none is ever contended.
+        let parts: Vec<_> = parts.map(std::sync::Mutex::new).collect();
+        context.pool().for_each(parts.len(), &|task| {
+            let mut part = parts[task].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let ((x, codes), meta) = &mut *part;
+            row_by_row(x, codes, meta);
+        });
+    }
+    quantized
+}
+
+impl Region<'_> {
+    /// The layout of a matrix that is multiplied in integers; None for the others.
+    fn integer_layout<'m>(&self, matrix: &'m Matrix) -> Option<&'m TileLayout> {
+        match (self.precision, matrix.format()) {
+            (Precision::Fast, Format::Quantized(layout)) => Some(layout),
+            _ => None,
+        }
+    }
+
+    /// Codes and group facts of `row` quantized for `group`.
+    fn quantized_row(&self, group: usize, row: usize) -> (&[i8], &[GroupMeta]) {
+        // Every group size in use was quantized before the region began.
+        self.quantized.iter().find(|quantized| quantized.group == group).map_or((&[], &[]), |quantized| {
+            (&quantized.codes[row * self.columns..], &quantized.meta[row * (self.columns / group)..])
+        })
+    }
+}
+
+impl<'a> Plan<'a> {
+    fn new<K: Kernels>(item: &'a mut Item<'_>, region: &Region<'_>, threads: usize, first_task: usize) -> Self {
+        let (weight, gate) = (item.weight, item.gate);
+        let matrices = || gate.map(|(gate, _)| gate).into_iter().chain([weight]);
+        let integer = matrices().all(|matrix| region.integer_layout(matrix).is_some());
+        let stream = integer && region.rows <= STREAM_ROWS;
+        let tiles = weight.out_features().div_ceil(K::LANES);
+        let (units, units_per_task, row_block) = if stream {
+            let bytes: usize = matrices().map(Matrix::bytes).sum();
+            let (least, most) = STREAM_TASK_BYTES;
+            let task_bytes = (bytes / (threads * 12)).clamp(least, most);
+            (tiles, (task_bytes / (bytes / tiles).max(1)).max(1), region.rows)
+        } else {
+            let tiles_per_panel = if gate.is_some() { K::TILES / 2 } else { K::TILES };
+            let panels = tiles.div_ceil(tiles_per_panel);
+            let row_bytes = region.columns * if integer { 1 } else { 4 };
+            let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
+            // Equal blocks, so that the last one is no crumb.
+            let blocks = region.rows.div_ceil(most);
+            let row_block = region.rows.div_ceil(blocks).next_multiple_of(ROW_BLOCK_STEP).min(ROW_BLOCK_MAX);
+            let products = row_block.min(region.rows) * K::TILES * K::LANES * region.columns;
+            let fair = (panels * region.rows.div_ceil(row_block)).div_ceil(threads * 4);
+            (panels, PANEL_TASK_PRODUCTS.div_ceil(products).min(fair).max(1), row_block)
+        };
+        let tasks = region.rows.div_ceil(row_block) * units.div_ceil(units_per_task);
+        let target = Target(item.output.as_mut_ptr());
+        let (bias, accumulate) = (item.bias, item.accumulate);
+        Self { weight, gate, target, bias, accumulate, stream, row_block, units, units_per_task, first_task, tasks }
+    }
+
+    /// Runs one task of the plan.
+    unsafe fn run<K: Kernels>(&self, region: &Region<'_>, task: usize) {
+        let spans = self.units.div_ceil(self.units_per_task);
+        let first_row = task / spans * self.row_block;
+        let rows = self.row_block.min(region.rows - first_row);
+        let first = task % spans * self.units_per_task;
+        let units = first..(first + self.units_per_task).min(self.units);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.stream {
+                for tile in units {
+                    self.stream_tile::<K>(region, tile);
+                }
+            } else {
+                let mut panel = MaybeUninit::<Panel>::uninit();
+                for unit in units {
+                    self.panel::<K>(region, &mut panel, unit, first_row, rows);
+                }
+            }
+        }
+    }
+
+    /// All rows against one tile (of both matrices, if gated).
+    unsafe fn stream_tile<K: Kernels>(&self, region: &Region<'_>, tile: usize) {
+        let mut up = [0.0f32; STREAM_ROWS * MAX_LANES];
+        // SAFETY: the caller's promise; `up` and `gate` have room for all rows of a streaming product.
+        unsafe {
+            stream_rows::<K>(region, self.weight, tile, &mut up);
+            if let Some((matrix, activation)) = self.gate {
+                let mut gate = [0.0f32; STREAM_ROWS * MAX_LANES];
+                stream_rows::<K>(region, matrix, tile, &mut gate);
+                let used = region.rows * K::LANES;
+                K::gate(activation, &mut gate[..used], &up[..used]);
+                up = gate;
+            }
+            for (row, values) in up.chunks_exact(K::LANES).take(region.rows).enumerate() {
+                self.finish(row, tile * K::LANES, values);
+            }
+        }
+    }
+
+    /// A block of rows against one panel.
+    unsafe fn panel<K: Kernels>(
+        &self,
+        region: &Region<'_>,
+        panel: &mut MaybeUninit<Panel>,
+        unit: usize,
+        first_row: usize,
+        rows: usize,
+    ) {
+        let width = K::TILES * K::LANES;
+        // SAFETY: the caller's promise; every part of the panel is written before it is read.
+        unsafe {
+            let panel = panel.as_mut_ptr();
+            let out = (&raw mut (*panel).out).cast::<f32>();
+            out.write_bytes(0, rows * width);
+            match self.gate {
+                None => {
+                    let part =
+                        Part { matrix: self.weight, first_tile: unit * K::TILES, first_slot: 0, slots: K::TILES };
+                    pass::<K>(region, &[part], panel, first_row, rows);
+                    for row in 0..rows {
+                        let values = std::slice::from_raw_parts(out.add(row * width), width);
+                        self.finish(first_row + row, unit * width, values);
+                    }
+                }
+                Some((gate, activation)) => {
+                    let half = K::TILES / 2;
+                    let part = |matrix, first_slot| Part { matrix, first_tile: unit * half, first_slot, slots: half };
+                    let parts = [part(gate, 0), part(self.weight, half)];
+                    if one_pass(region, gate, self.weight) {
+                        pass::<K>(region, &parts, panel, first_row, rows);
+                    } else {
+                        pass::<K>(region, &parts[..1], panel, first_row, rows);
+                        pass::<K>(region, &parts[1..], panel, first_row, rows);
+                    }
+                    for row in 0..rows {
+                        let values = std::slice::from_raw_parts_mut(out.add(row * width), width);
+                        let (gate, up) = values.split_at_mut(width / 2);
+                        K::gate(activation, gate, up);
+                        self.finish(first_row + row, unit * width / 2, gate);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts `values` of one row into the output from `first` on, as far as the output has columns.
+    #[inline]
+    unsafe fn finish(&self, row: usize, first: usize, values: &[f32]) {
+        let outputs = self.weight.out_features();
+        if first >= outputs {
+            return;
+        }
+        let count = values.len().min(outputs - first);
+        // SAFETY: `row` and `first + count` lie within the output; no other task writes these elements.
+        let output = unsafe { std::slice::from_raw_parts_mut(self.target.0.add(row * outputs + first), count) };
+        match (self.bias, self.accumulate) {
+            (None, false) => output.copy_from_slice(&values[..count]),
+            (None, true) => output.iter_mut().zip(values).for_each(|(output, value)| *output += value),
+            (Some(bias), false) => {
+                for ((output, value), bias) in output.iter_mut().zip(values).zip(&bias[first..]) {
+                    *output = value + bias;
+                }
+            }
+            (Some(bias), true) => {
+                for ((output, value), bias) in output.iter_mut().zip(values).zip(&bias[first..]) {
+                    *output += value + bias;
+                }
+            }
+        }
+    }
+}
+
+/// Calls a kernel with the width of the codes as a constant.
+macro_rules! with_bits {
+    ($bits:expr, $kernel:ident :: $name:ident ( $($argument:expr),* )) => {
+        match $bits {
+            2 => $kernel::$name::<2>($($argument),*),
+            3 => $kernel::$name::<3>($($argument),*),
+            4 => $kernel::$name::<4>($($argument),*),
+            5 => $kernel::$name::<5>($($argument),*),
+            6 => $kernel::$name::<6>($($argument),*),
+            _ => $kernel::$name::<8>($($argument),*),
+        }
+    };
+}
+
+/// All rows of the region against tile `tile`: `[rows][lanes]`.
+unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: usize, out: &mut [f32]) {
+    let Some(layout) = region.integer_layout(matrix) else { return };
+    let mut row = 0;
+    while row < region.rows {
+        let rows = STREAM_BLOCK.min(region.rows - row);
+        let (codes, meta) = region.quantized_row(layout.group, row);
+        let arguments = Stream {
+            tile: matrix.data()[tile * layout.tile_bytes()..].as_ptr(),
+            groups: layout.groups,
+            blocks_per_group: layout.group / BLOCK,
+            scale_kind: layout.scale_kind,
+            affine: !layout.symmetric,
+            offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
+            codes: codes.as_ptr(),
+            code_stride: region.columns,
+            meta: meta.as_ptr(),
+            out: out[row * K::LANES..].as_mut_ptr(),
+        };
+        // SAFETY: the tile lies within the matrix; the quantized activations hold `rows` rows from `row` on, and so
+        // does `out`.
+        unsafe {
+            match rows {
+                1 => stream_bits::<K, 1>(layout.bits, &arguments),
+                2 => stream_bits::<K, 2>(layout.bits, &arguments),
+                3 => stream_bits::<K, 3>(layout.bits, &arguments),
+                _ => stream_bits::<K, STREAM_BLOCK>(layout.bits, &arguments),
+            }
+        }
+        row += rows;
+    }
+}
+
+unsafe fn stream_bits<K: Kernels, const ROWS: usize>(bits: usize, arguments: &Stream) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match bits {
+            2 => K::stream::<2, ROWS>(arguments),
+            3 => K::stream::<3, ROWS>(arguments),
+            4 => K::stream::<4, ROWS>(arguments),
+            5 => K::stream::<5, ROWS>(arguments),
+            6 => K::stream::<6, ROWS>(arguments),
+            _ => K::stream::<8, ROWS>(arguments),
+        }
+    }
+}
+
+/// A matrix's share of a panel.
+struct Part<'a> {
+    matrix: &'a Matrix,
+    first_tile: usize,
+    first_slot: usize,
+    slots: usize,
+}
+
+/// The working memory of a panel task, on the stack of its thread.
+#[repr(C, align(64))]
+struct Panel {
+    weights: [u8; MAX_WIDTH * PANEL_COLUMNS],
+    scales: [f32; MAX_WIDTH * (PANEL_COLUMNS / BLOCK)],
+    biases: [f32; MAX_WIDTH * (PANEL_COLUMNS / BLOCK)],
+    out: [f32; MAX_WIDTH * ROW_BLOCK_MAX],
+}
+
+// The single-precision panel uses the memory of the codes.
+const _: () = assert!(PANEL_COLUMNS_F32 * 4 <= PANEL_COLUMNS);
+
+/// Whether two matrices can stand in one panel.
+fn one_pass(region: &Region<'_>, a: &Matrix, b: &Matrix) -> bool {
+    match (region.integer_layout(a), region.integer_layout(b)) {
+        (Some(a), Some(b)) => (a.bits, a.group, a.symmetric) == (b.bits, b.group, b.symmetric),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Adds the products of a block of rows with the parts of a panel to the panel's `out`. The parts are alike in what
+/// [`one_pass`] looks at; slots that belong to none give zero.
+unsafe fn pass<K: Kernels>(region: &Region<'_>, parts: &[Part<'_>], panel: *mut Panel, first_row: usize, rows: usize) {
+    let Some(first) = parts.first() else { return };
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match region.integer_layout(first.matrix) {
+            Some(layout) => pass_fast::<K>(region, layout, parts, panel, first_row, rows),
+            None => pass_f32::<K>(region, parts, panel, first_row, rows),
+        }
+    }
+}
+
+/// The part and tile that fill slot `slot`, if any.
+fn occupant<'p, 'm>(parts: &'p [Part<'m>], slot: usize, lanes: usize) -> Option<(&'p Part<'m>, usize)> {
+    let part = parts.iter().find(|part| (part.first_slot..part.first_slot + part.slots).contains(&slot))?;
+    let tile = part.first_tile + slot - part.first_slot;
+    (tile < part.matrix.out_features().div_ceil(lanes)).then_some((part, tile))
+}
+
+unsafe fn pass_fast<K: Kernels>(
+    region: &Region<'_>,
+    layout: &TileLayout,
+    parts: &[Part<'_>],
+    panel: *mut Panel,
+    first_row: usize,
+    rows: usize,
+) {
+    let vector = layout.vector();
+    let blocks_per_group = layout.group / BLOCK;
+    let (codes, meta) = region.quantized_row(layout.group, first_row);
+    let groups_at_once = PANEL_COLUMNS / layout.group;
+    // SAFETY: the panel has room for `groups_at_once` groups of `MAX_WIDTH` rows, all of which are written before the
+    // product reads them; tiles, activations and output are within bounds as in `stream_rows`.
+    unsafe {
+        let weights = (&raw mut (*panel).weights).cast::<u8>();
+        let scales = (&raw mut (*panel).scales).cast::<f32>();
+        let biases = (&raw mut (*panel).biases).cast::<f32>();
+        let out = (&raw mut (*panel).out).cast::<f32>();
+        for group in (0..layout.groups).step_by(groups_at_once) {
+            let groups = groups_at_once.min(layout.groups - group);
+            for slot in 0..K::TILES {
+                if let Some((part, tile)) = occupant(parts, slot, K::LANES) {
+                    // The layouts of two parts may differ in how scales are stored.
+                    let Some(layout) = region.integer_layout(part.matrix) else { continue };
+                    let arguments = UnpackFast {
+                        record: part.matrix.data()[tile * layout.tile_bytes() + group * layout.record_bytes()..]
+                            .as_ptr(),
+                        groups,
+                        blocks_per_group,
+                        scale_kind: layout.scale_kind,
+                        affine: !layout.symmetric,
+                        tiles: K::TILES,
+                        codes: weights.add(slot * vector),
+                        scales: scales.add(slot * K::LANES),
+                        biases: biases.add(slot * K::LANES),
+                    };
+                    with_bits!(layout.bits, K::unpack_fast(&arguments));
+                } else {
+                    for quad in 0..groups * layout.group / 4 {
+                        weights.add((quad * K::TILES + slot) * vector).write_bytes(0, vector);
+                    }
+                    for group in 0..groups {
+                        scales.add((group * K::TILES + slot) * K::LANES).write_bytes(0, K::LANES);
+                        biases.add((group * K::TILES + slot) * K::LANES).write_bytes(0, K::LANES);
+                    }
+                }
+            }
+            let mut row = 0;
+            while row < rows {
+                let arguments = PanelFast {
+                    weights,
+                    scales,
+                    biases,
+                    affine: !layout.symmetric,
+                    offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
+                    groups,
+                    blocks_per_group,
+                    codes: codes[row * region.columns + group * layout.group..].as_ptr(),
+                    code_stride: region.columns,
+                    meta: meta[row * layout.groups + group..].as_ptr(),
+                    meta_stride: layout.groups,
+                    out: out.add(row * K::TILES * K::LANES),
+                };
+                // Unpacked codes of up to four bits are all alike.
+                row += match layout.bits {
+                    2..=4 => K::panel_fast::<4>(&arguments, rows - row),
+                    5 => K::panel_fast::<5>(&arguments, rows - row),
+                    6 => K::panel_fast::<6>(&arguments, rows - row),
+                    _ => K::panel_fast::<8>(&arguments, rows - row),
+                };
+            }
+        }
+    }
+}
+
+unsafe fn pass_f32<K: Kernels>(
+    region: &Region<'_>,
+    parts: &[Part<'_>],
+    panel: *mut Panel,
+    first_row: usize,
+    rows: usize,
+) {
+    // SAFETY: as in `pass_fast`; the memory of the codes holds PANEL_COLUMNS_F32 columns of floats, suitably aligned.
+    unsafe {
+        let weights = (&raw mut (*panel).weights).cast::<f32>();
+        let out = (&raw mut (*panel).out).cast::<f32>();
+        for column in (0..region.columns).step_by(PANEL_COLUMNS_F32) {
+            let columns = PANEL_COLUMNS_F32.min(region.columns - column);
+            for slot in 0..K::TILES {
+                let slot_out = weights.add(slot * K::LANES);
+                match occupant(parts, slot, K::LANES) {
+                    Some((part, tile)) => unpack_f32::<K>(part.matrix, tile, column, columns, slot_out),
+                    None => {
+                        for column in 0..columns {
+                            slot_out.add(column * K::TILES * K::LANES).write_bytes(0, K::LANES);
+                        }
+                    }
+                }
+            }
+            let mut row = 0;
+            while row < rows {
+                let arguments = PanelF32 {
+                    weights,
+                    columns,
+                    x: region.x[(first_row + row) * region.columns + column..].as_ptr(),
+                    stride: region.columns,
+                    out: out.add(row * K::TILES * K::LANES),
+                };
+                row += K::panel_f32(&arguments, rows - row);
+            }
+        }
+    }
+}
+
+/// Columns of one tile as single-precision numbers into a slot of a panel.
+unsafe fn unpack_f32<K: Kernels>(matrix: &Matrix, tile: usize, column: usize, columns: usize, out: *mut f32) {
+    // SAFETY: the caller's promise; the range lies within the matrix.
+    unsafe {
+        match *matrix.format() {
+            Format::Quantized(layout) => {
+                let at = tile * layout.tile_bytes() + column / layout.group * layout.record_bytes();
+                let arguments = UnpackF32 {
+                    from: matrix.data()[at..].as_ptr(),
+                    count: columns / layout.group,
+                    blocks_per_group: layout.group / BLOCK,
+                    scale_kind: layout.scale_kind,
+                    center: layout.symmetric.then(|| layout.center()),
+                    dense_kind: DenseKind::F32,
+                    tiles: K::TILES,
+                    out,
+                };
+                with_bits!(layout.bits, K::unpack_affine_f32(&arguments));
+            }
+            Format::Dense { lanes, kind } => {
+                let at = (tile * matrix.in_features() + column) * lanes * kind.bytes();
+                let arguments = UnpackF32 {
+                    from: matrix.data()[at..].as_ptr(),
+                    count: columns,
+                    blocks_per_group: 0,
+                    scale_kind: ScaleKind::F32,
+                    center: None,
+                    dense_kind: kind,
+                    tiles: K::TILES,
+                    out,
+                };
+                K::unpack_dense_f32(&arguments);
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Activations quantized to signed 8 bits, one scale per group of consecutive elements.
+
+use super::layout::BLOCK;
+
+/// What a product needs to know about one group of quantized activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[repr(C)]
+pub(crate) struct GroupMeta {
+    /// Activation = `scale * code`.
+    pub(crate) scale: f32,
+    /// Sum of the codes: an integer below 2^24, so exact.
+    pub(crate) sum: f32,
+    /// `scale * sum`: what a weight's bias is multiplied with.
+    pub(crate) scaled_sum: f32,
+}
+
+/// Quantizes a row: `scale = max |x| / 127`, `code = round(x / scale)` to nearest, ties to even. A group with a NaN or an
+/// infinity gets a scale that is one, so that the product shows it.
+///
+/// Written so that the compiler makes vector code of it where it is inlined.
+#[inline(always)]
+pub(crate) fn quantize_row(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [GroupMeta]) {
+    // Adding 1.5 * 2^23 rounds to an integer (ties to even) and leaves it in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    for ((x, codes), meta) in x.chunks_exact(group).zip(codes.chunks_exact_mut(group)).zip(meta) {
+        // Magnitudes order like their bit patterns; NaN is above all. A maximum per position of a block first: vectors.
+        let mut largest = [0u32; BLOCK];
+        for x in x.as_chunks::<BLOCK>().0 {
+            for (largest, value) in largest.iter_mut().zip(x) {
+                *largest = (*largest).max(value.to_bits() & 0x7fff_ffff);
+            }
+        }
+        let largest = f32::from_bits(largest.iter().fold(0, |largest, value| largest.max(*value)));
+        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        let mut sum = 0i32;
+        for (x, codes) in x.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0) {
+            let rounded =
+                x.map(|value| ((value * inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32));
+            sum = rounded.iter().fold(sum, |sum, value| sum.wrapping_add(*value));
+            *codes = rounded.map(|value| value as i8);
+        }
+        let scale = largest / 127.0;
+        *meta = GroupMeta { scale, sum: sum as f32, scaled_sum: scale * sum as f32 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_magnitude_becomes_127_and_ties_go_to_even() {
+        let mut x = [0.0f32; 64];
+        (x[0], x[1], x[2], x[3]) = (-127.0, 2.5, 3.5, 126.4);
+        x[32] = 1e-3;
+        let (mut codes, mut meta) = ([0; 64], [GroupMeta::default(); 2]);
+        quantize_row(&x, 32, &mut codes, &mut meta);
+        assert_eq!(codes[..4], [-127, 2, 4, 126]);
+        assert_eq!(meta[0], GroupMeta { scale: 1.0, sum: 5.0, scaled_sum: 5.0 });
+        assert_eq!((codes[32], meta[1].sum), (127, 127.0));
+    }
+
+    #[test]
+    fn a_group_of_zeros_has_scale_zero_and_a_nan_shows() {
+        let mut x = [0.0f32; 64];
+        x[40] = f32::NAN;
+        let (mut codes, mut meta) = ([1; 64], [GroupMeta::default(); 2]);
+        quantize_row(&x, 32, &mut codes, &mut meta);
+        assert_eq!((codes[0], meta[0].scale, meta[0].sum), (0, 0.0, 0.0));
+        assert!(meta[1].scale.is_nan());
+    }
+}

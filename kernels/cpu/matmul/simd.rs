@@ -1,0 +1,182 @@
+//! What a vector instruction set must offer for the products to be written once for all of them.
+#![allow(unsafe_code)]
+
+use super::kernel::{PanelF32, PanelFast, Stream, UnpackF32, UnpackFast};
+use crate::Activation;
+
+/// Vectors of one instruction set: `LANES` 32-bit lanes, used as floats, as integers, or as `4 * LANES` bytes.
+///
+/// # Safety
+/// Every function must only be called where the instruction set is available, from code compiled for it. Pointers must
+/// be valid for the vector read or written; no alignment is needed.
+pub(crate) trait Simd: Copy + 'static {
+    /// 32-bit lanes of a vector, which is the height of a tile.
+    const LANES: usize;
+    /// What [`Simd::dot`] subtracts from 8-bit codes: 128 where the instruction wants signed weights.
+    const ZERO_POINT: f32;
+
+    type Floats: Copy;
+    type Ints: Copy;
+    type Bytes: Copy;
+    /// Sums narrower than 32 bits that some instruction sets keep for a few quads; `()` on the others.
+    type Partial: Copy;
+
+    unsafe fn zero() -> Self::Floats;
+    unsafe fn splat(value: f32) -> Self::Floats;
+    unsafe fn load(from: *const f32) -> Self::Floats;
+    unsafe fn store(to: *mut f32, value: Self::Floats);
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, fused.
+    unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    unsafe fn load_f16(from: *const u8) -> Self::Floats;
+    unsafe fn load_bf16(from: *const u8) -> Self::Floats;
+
+    unsafe fn ints_zero() -> Self::Ints;
+    unsafe fn ints_to_floats(value: Self::Ints) -> Self::Floats;
+
+    unsafe fn load_bytes(from: *const u8) -> Self::Bytes;
+    unsafe fn store_bytes(to: *mut u8, value: Self::Bytes);
+    unsafe fn splat_byte(value: u8) -> Self::Bytes;
+    /// The four bytes at `from` in every lane.
+    unsafe fn splat_quad(from: *const i8) -> Self::Bytes;
+    unsafe fn and(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Shifts right by `count` (0 to 7; a constant after inlining), in lanes of any width: bits that cross into a byte
+    /// are masked off afterwards.
+    unsafe fn shift_right(value: Self::Bytes, count: usize) -> Self::Bytes;
+    /// Shifts left, likewise.
+    unsafe fn shift_left(value: Self::Bytes, count: usize) -> Self::Bytes;
+    /// Byte `index` (0 to 3; a constant after inlining) of every lane, as an unsigned number.
+    unsafe fn byte_to_floats(value: Self::Bytes, index: usize) -> Self::Floats;
+    /// 8-bit codes as [`Simd::dot`] wants them: unsigned, or with 128 subtracted.
+    unsafe fn recode(codes: Self::Bytes) -> Self::Bytes;
+
+    unsafe fn partial_zero() -> Self::Partial;
+    /// After how many quads of `bits`-wide codes the partial sums must be flushed: 1, 2, 4 or 8.
+    fn flush_interval(bits: usize) -> usize;
+    /// Adds the products of four codes and four activations in each lane to either of the two sums.
+    unsafe fn dot<const BITS: usize>(
+        sum: Self::Ints,
+        partial: Self::Partial,
+        weights: Self::Bytes,
+        activations: Self::Bytes,
+    ) -> (Self::Ints, Self::Partial);
+    /// Moves the partial sums into the full ones.
+    unsafe fn flush(sum: Self::Ints, partial: Self::Partial) -> Self::Ints;
+    /// Asks for the cache line at `at`, which need not be valid.
+    unsafe fn prefetch(at: *const u8);
+}
+
+/// The kernels compiled for one instruction set, by [`compile_kernels`].
+///
+/// # Safety
+/// Every function must only be called where the instruction set is available; the pointers in the arguments must be
+/// valid for what the kernel of the same name in [`super::kernel`] reads and writes.
+pub(crate) trait Kernels: Simd {
+    /// Tiles of a panel.
+    const TILES: usize;
+
+    unsafe fn stream<const BITS: usize, const ROWS: usize>(arguments: &Stream);
+    unsafe fn unpack_fast<const BITS: usize>(arguments: &UnpackFast);
+    unsafe fn unpack_affine_f32<const BITS: usize>(arguments: &UnpackF32);
+    unsafe fn unpack_dense_f32(arguments: &UnpackF32);
+    /// Multiplies a panel with as many rows as one register block takes and returns how many: at most `rows`.
+    unsafe fn panel_fast<const BITS: usize>(arguments: &PanelFast, rows: usize) -> usize;
+    /// Likewise in single precision.
+    unsafe fn panel_f32(arguments: &PanelF32, rows: usize) -> usize;
+    unsafe fn quantize(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [super::quantize::GroupMeta]);
+    unsafe fn gate(activation: Activation, gate: &mut [f32], up: &[f32]);
+}
+
+/// Compiles the generic kernels for one instruction set: its target features, the tiles of a panel, and the rows of the
+/// integer and the single-precision register blocks.
+macro_rules! compile_kernels {
+    ($set:ty, $features:literal, tiles $tiles:literal, rows $rows:literal, rows_f32 $rows_f32:literal) => {
+        impl crate::matmul::simd::Kernels for $set {
+            const TILES: usize = $tiles;
+
+            #[target_feature(enable = $features)]
+            unsafe fn stream<const BITS: usize, const ROWS: usize>(arguments: &crate::matmul::kernel::Stream) {
+                // SAFETY: the caller's promise, here and below.
+                unsafe { crate::matmul::kernel::stream::<Self, BITS, ROWS>(arguments) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn unpack_fast<const BITS: usize>(arguments: &crate::matmul::kernel::UnpackFast) {
+                // SAFETY: as above.
+                unsafe { crate::matmul::kernel::unpack_fast::<Self, BITS>(arguments) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn unpack_affine_f32<const BITS: usize>(arguments: &crate::matmul::kernel::UnpackF32) {
+                // SAFETY: as above.
+                unsafe { crate::matmul::kernel::unpack_affine_f32::<Self, BITS>(arguments) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn unpack_dense_f32(arguments: &crate::matmul::kernel::UnpackF32) {
+                // SAFETY: as above.
+                unsafe { crate::matmul::kernel::unpack_dense_f32::<Self>(arguments) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn panel_fast<const BITS: usize>(
+                arguments: &crate::matmul::kernel::PanelFast,
+                rows: usize,
+            ) -> usize {
+                use crate::matmul::kernel::panel_fast;
+                // SAFETY: as above.
+                unsafe {
+                    if rows >= $rows {
+                        panel_fast::<Self, BITS, $tiles, $rows>(arguments);
+                        $rows
+                    } else if rows >= 2 {
+                        panel_fast::<Self, BITS, $tiles, 2>(arguments);
+                        2
+                    } else {
+                        panel_fast::<Self, BITS, $tiles, 1>(arguments);
+                        1
+                    }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn panel_f32(arguments: &crate::matmul::kernel::PanelF32, rows: usize) -> usize {
+                use crate::matmul::kernel::panel_f32;
+                // SAFETY: as above.
+                unsafe {
+                    if rows >= $rows_f32 {
+                        panel_f32::<Self, $tiles, $rows_f32, 1>(arguments);
+                        $rows_f32
+                    } else if rows >= 4 {
+                        panel_f32::<Self, $tiles, 4, 1>(arguments);
+                        4
+                    } else if rows >= 2 {
+                        panel_f32::<Self, $tiles, 2, 2>(arguments);
+                        2
+                    } else {
+                        panel_f32::<Self, $tiles, 1, 4>(arguments);
+                        1
+                    }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn quantize(
+                x: &[f32],
+                group: usize,
+                codes: &mut [i8],
+                meta: &mut [crate::matmul::quantize::GroupMeta],
+            ) {
+                crate::matmul::quantize::quantize_row(x, group, codes, meta);
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn gate(activation: crate::Activation, gate: &mut [f32], up: &[f32]) {
+                activation.apply_gated(gate, up);
+            }
+        }
+    };
+}
+pub(crate) use compile_kernels;
