@@ -30,8 +30,20 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: linnet_kernels::pool::physical_cores(), exact: false }
+        Self { threads: physical_cores(), exact: false }
     }
+}
+
+/// How many cores this machine has, without the second threads that some have.
+#[must_use]
+pub fn physical_cores() -> usize {
+    linnet_kernels::pool::physical_cores()
+}
+
+/// The instruction set that kernels use here, for people.
+#[must_use]
+pub fn instruction_set() -> String {
+    format!("{:?}", linnet_kernels::Isa::detect())
 }
 
 /// The backend on this machine's cores.

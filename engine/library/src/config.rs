@@ -36,7 +36,10 @@ impl Config {
 
     /// `model_type`.
     pub(crate) fn model_type(&self) -> Result<&str, LibraryError> {
-        self.fields.get("model_type").and_then(Value::as_str).ok_or_else(|| self.wrong("it has no model_type; fetch it again"))
+        self.fields
+            .get("model_type")
+            .and_then(Value::as_str)
+            .ok_or_else(|| self.wrong("it has no model_type; fetch it again"))
     }
 
     /// A whole number, also inside of `text_config` (models with several parts keep the language model's fields there).

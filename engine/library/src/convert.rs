@@ -221,7 +221,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn convert(&mut self, job: &Job<'_>, first: u64, last: u64, writer: &WeightsWriter) -> Result<Deviation, LibraryError> {
+    fn convert(
+        &mut self,
+        job: &Job<'_>,
+        first: u64,
+        last: u64,
+        writer: &WeightsWriter,
+    ) -> Result<Deviation, LibraryError> {
         self.deviation = Deviation::default();
         self.read(job, first, last)?;
         let rows = (last - first) as usize;
@@ -262,7 +268,13 @@ impl Worker {
         Ok(())
     }
 
-    fn convert_row(&mut self, job: &Job<'_>, row: usize, row_bytes: usize, sizes: &[usize]) -> Result<(), LibraryError> {
+    fn convert_row(
+        &mut self,
+        job: &Job<'_>,
+        row: usize,
+        row_bytes: usize,
+        sizes: &[usize],
+    ) -> Result<(), LibraryError> {
         let input = &self.input[row * row_bytes..(row + 1) * row_bytes];
         let [weights, scales, biases] = &mut self.outputs;
         match job.conversion {

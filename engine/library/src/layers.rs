@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::affine::Affine;
 use crate::config::{Config, Quantization};
 use crate::error::LibraryError;
-use crate::weights::read::{TensorInfo, Weights};
 use crate::weights::Dtype;
+use crate::weights::read::{TensorInfo, Weights};
 
 /// Architectures whose tensors are named and shaped as llama's are.
 const LLAMA_FAMILY: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "smollm3"];
@@ -51,7 +51,9 @@ pub(crate) fn layers(
             (Some(_), None) => {
                 return Err(LibraryError::Config {
                     path: config.path.clone(),
-                    reason: format!("the weights are quantized ({path}.scales), but it has no quantization; fetch it again"),
+                    reason: format!(
+                        "the weights are quantized ({path}.scales), but it has no quantization; fetch it again"
+                    ),
                 });
             }
         };
@@ -112,7 +114,9 @@ pub(crate) fn check_shapes(
     if key_value_heads == 0 || heads % key_value_heads != 0 || head == 0 {
         return Err(LibraryError::Config {
             path: config.path.clone(),
-            reason: format!("{heads} heads cannot share {key_value_heads} key-value heads of {head} elements; fetch it again"),
+            reason: format!(
+                "{heads} heads cannot share {key_value_heads} key-value heads of {head} elements; fetch it again"
+            ),
         });
     }
     let check = |name: String, expected: &[u64]| match layers.get(&name) {

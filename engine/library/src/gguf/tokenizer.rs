@@ -232,9 +232,10 @@ fn roles(file: &GgufFile, vocabulary: &Vocabulary) -> Result<Roles, LibraryError
         Some(id) if id < vocabulary.tokens.len() as u64 => Ok(Some(id as u32)),
         // Some converters write 2^32-1 for "none".
         Some(id) if id >= u64::from(u32::MAX) => Ok(None),
-        Some(id) => {
-            Err(refused(file, format!("tokenizer.ggml.{name} is {id}, but there are {} tokens", vocabulary.tokens.len())))
-        }
+        Some(id) => Err(refused(
+            file,
+            format!("tokenizer.ggml.{name} is {id}, but there are {} tokens", vocabulary.tokens.len()),
+        )),
     };
     Ok(Roles {
         beginning: role("bos_token_id")?,
@@ -287,11 +288,8 @@ fn chat_template(file: &GgufFile) -> Option<Value> {
     const KEY: &str = "tokenizer.chat_template";
     let default = file.text(KEY);
     let prefix = format!("{KEY}.");
-    let named: Vec<(&str, &str)> = file
-        .metadata
-        .iter()
-        .filter_map(|(key, value)| Some((key.strip_prefix(&prefix)?, value.as_text()?)))
-        .collect();
+    let named: Vec<(&str, &str)> =
+        file.metadata.iter().filter_map(|(key, value)| Some((key.strip_prefix(&prefix)?, value.as_text()?))).collect();
     if named.is_empty() {
         return default.map(Value::from);
     }

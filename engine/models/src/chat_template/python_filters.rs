@@ -39,7 +39,9 @@ fn is_iterable(value: &Value) -> bool {
 fn is_sequence(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined => true,
-        ValueKind::Iterable => value.len().is_some() && value.get_item_by_index(0).is_ok_and(|item| !item.is_undefined()),
+        ValueKind::Iterable => {
+            value.len().is_some() && value.get_item_by_index(0).is_ok_and(|item| !item.is_undefined())
+        }
         _ => false,
     }
 }
@@ -222,4 +224,3 @@ fn indent(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Resul
     }
     Ok(out)
 }
-

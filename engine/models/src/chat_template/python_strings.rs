@@ -79,7 +79,8 @@ fn is_decimal(character: char) -> bool {
 
 fn is_identifier(text: &str) -> bool {
     let mut characters = text.chars();
-    characters.next().is_some_and(|c| c == '_' || c.is_alphabetic()) && characters.all(|c| c == '_' || c.is_alphanumeric())
+    characters.next().is_some_and(|c| c == '_' || c.is_alphabetic())
+        && characters.all(|c| c == '_' || c.is_alphanumeric())
 }
 
 fn stripped<'a>(text: &'a str, method: &str, characters: Option<&str>) -> &'a str {
@@ -299,7 +300,11 @@ fn title(text: &str) -> String {
     let mut out = String::new();
     let mut inside = false;
     for character in text.chars() {
-        if inside { out.extend(character.to_lowercase()) } else { out.extend(character.to_uppercase()) }
+        if inside {
+            out.extend(character.to_lowercase())
+        } else {
+            out.extend(character.to_uppercase())
+        }
         inside = character.is_alphabetic();
     }
     out

@@ -112,11 +112,7 @@ struct Biases {
 /// One linear layer of a block: its GGUF name, its MLX name, its shape, and the heads its rows are interleaved by.
 type Linear = (&'static str, &'static str, [u64; 2], Option<u64>);
 
-fn targets(
-    file: &GgufFile,
-    sizes: &Sizes,
-    notes: &mut Vec<String>,
-) -> Result<(Vec<Target>, Biases), LibraryError> {
+fn targets(file: &GgufFile, sizes: &Sizes, notes: &mut Vec<String>) -> Result<(Vec<Target>, Biases), LibraryError> {
     let (queries, keys) = (sizes.heads * sizes.head, sizes.key_value_heads * sizes.head);
     let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
     let attention: [Linear; 4] = [
@@ -131,7 +127,9 @@ fn targets(
         ("ffn_down", "mlp.down_proj", [hidden, intermediate], None),
     ];
     let has_bias = |group: &[Linear]| {
-        group.iter().any(|linear| (0..sizes.layers).any(|n| file.tensors.contains_key(&format!("blk.{n}.{}.bias", linear.0))))
+        group
+            .iter()
+            .any(|linear| (0..sizes.layers).any(|n| file.tensors.contains_key(&format!("blk.{n}.{}.bias", linear.0))))
     };
     let biases = Biases { attention: has_bias(&attention), feed_forward: has_bias(&feed_forward) };
 
@@ -220,9 +218,9 @@ impl Plan<'_> {
 }
 
 fn config(file: &GgufFile, sizes: &Sizes, biases: Biases) -> Result<Map<String, Value>, LibraryError> {
-    let epsilon = file
-        .float(&key("attention.layer_norm_rms_epsilon"))
-        .ok_or_else(|| LibraryError::malformed(&file.path, "its metadata lacks llama.attention.layer_norm_rms_epsilon"))?;
+    let epsilon = file.float(&key("attention.layer_norm_rms_epsilon")).ok_or_else(|| {
+        LibraryError::malformed(&file.path, "its metadata lacks llama.attention.layer_norm_rms_epsilon")
+    })?;
     let config = json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -295,10 +293,7 @@ fn rope_factors(file: &GgufFile, sizes: &Sizes) -> Result<Vec<f64>, LibraryError
     }
     let mut bytes = vec![0; tensor.bytes as usize];
     file.file.read_exact_at(&mut bytes, tensor.offset).at("read", &file.path)?;
-    Ok(bytes
-        .chunks_exact(4)
-        .map(|word| f64::from(f32::from_le_bytes([word[0], word[1], word[2], word[3]])))
-        .collect())
+    Ok(bytes.chunks_exact(4).map(|word| f64::from(f32::from_le_bytes([word[0], word[1], word[2], word[3]]))).collect())
 }
 
 /// Finds the parameters of Llama 3's rope scaling that give these factors (Hugging Face `_compute_llama3_parameters`).
@@ -333,7 +328,8 @@ fn llama3_scaling(factors: &[f64], base: f64, head: u64) -> Option<Value> {
 
 /// The line through the first and the last factor of the middle band, as (high, original).
 fn fitted(factors: &[f64], factor: f64, inverse_wavelength: impl Fn(usize) -> f64) -> Option<(f64, f64)> {
-    let middle: Vec<usize> = (0..factors.len()).filter(|&n| factors[n] > 1.0 + 1e-6 && factors[n] < factor - 1e-6).collect();
+    let middle: Vec<usize> =
+        (0..factors.len()).filter(|&n| factors[n] > 1.0 + 1e-6 && factors[n] < factor - 1e-6).collect();
     let (&first, &last) = (middle.first()?, middle.last()?);
     let smooth = |n: usize| (1.0 / factors[n] - 1.0 / factor) / (1.0 - 1.0 / factor);
     let slope = (smooth(first) - smooth(last)) / (inverse_wavelength(first) - inverse_wavelength(last));

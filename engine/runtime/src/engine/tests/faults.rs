@@ -117,7 +117,10 @@ fn a_model_without_slots_without_logits_or_with_a_panic_in_close_does_not_end_th
     let engine = start(Rude { no_slots: false, no_logits: true });
     for _ in 0..2 {
         let failed = answer(&engine, request("?")).failed;
-        assert!(matches!(&failed, Some(StepModelError::Compute(message)) if message.contains("no logits")), "{failed:?}");
+        assert!(
+            matches!(&failed, Some(StepModelError::Compute(message)) if message.contains("no logits")),
+            "{failed:?}"
+        );
     }
     let engine = start(Rude { no_slots: false, no_logits: false });
     for _ in 0..2 {

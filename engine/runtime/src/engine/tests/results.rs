@@ -90,8 +90,7 @@ fn without_a_limit_the_context_is_the_limit() {
 fn ignore_eos_goes_on_to_the_limit_and_special_tokens_show_only_on_demand() {
     let engine = start(ScriptedModel::new(|tokens| Next::Token(if tokens.len() % 2 == 1 { BYTE_EOS } else { 65 })));
     let ask = |show_special_tokens| {
-        let request =
-            GenerationRequest { max_tokens: Some(4), ignore_eos: true, show_special_tokens, ..request("?") };
+        let request = GenerationRequest { max_tokens: Some(4), ignore_eos: true, show_special_tokens, ..request("?") };
         answer(&engine, request)
     };
     assert_eq!(ask(false).text(), "AA");
