@@ -81,7 +81,7 @@ fn small_kernels(ctx: &Context, heads: usize, head_dim: usize) {
     let hidden = heads * head_dim;
     let x: Vec<f32> = (0..hidden).map(|index| (index as f32).sin()).collect();
     let mut out = x.clone();
-    let mut print = |name: &str, work: &mut dyn FnMut()| println!("{name:24} {:8.3} us", best(work) * 1e6);
+    let print = |name: &str, work: &mut dyn FnMut()| println!("{name:24} {:8.3} us", best(work) * 1e6);
     print("rms_norm, hidden", &mut || rms_norm(ctx, &x, hidden, Some(&x), 1e-5, &mut out));
     print("add, hidden", &mut || add_in_place(ctx, &mut out, &x));
     let table = RopeTable::new((0..head_dim / 2).map(|pair| 0.9f32.powi(pair as i32)).collect(), false, 1.0);
