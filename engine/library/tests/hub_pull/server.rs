@@ -59,13 +59,16 @@ pub(crate) struct ServedFile {
     pub(crate) large: bool,
 }
 
+/// Status, headers and body.
+type ListingAnswer = (u16, Vec<(&'static str, String)>, String);
+
 #[derive(Default)]
 struct Shared {
     files: Vec<ServedFile>,
     faults: HashMap<String, VecDeque<Fault>>,
     /// A fault that stays for good, when the queue is empty.
     standing: HashMap<String, Fault>,
-    listing_answers: VecDeque<(u16, Vec<(&'static str, String)>, String)>,
+    listing_answers: VecDeque<ListingAnswer>,
     listing_override: Option<Value>,
     seen: Vec<Seen>,
     network: String,
