@@ -59,13 +59,16 @@ pub(crate) struct ServedFile {
     pub(crate) large: bool,
 }
 
+/// Status, headers and body.
+type ListingAnswer = (u16, Vec<(&'static str, String)>, String);
+
 #[derive(Default)]
 struct Shared {
     files: Vec<ServedFile>,
     faults: HashMap<String, VecDeque<Fault>>,
     /// A fault that stays for good, when the queue is empty.
     standing: HashMap<String, Fault>,
-    listing_answers: VecDeque<(u16, Vec<(&'static str, String)>, String)>,
+    listing_answers: VecDeque<ListingAnswer>,
     listing_override: Option<Value>,
     seen: Vec<Seen>,
     network: String,
@@ -298,12 +301,12 @@ fn answer_content(state: &SharedState, path: &str, headers: &HeaderMap) -> Respo
     if status == StatusCode::PARTIAL_CONTENT {
         response = response.header(header::CONTENT_RANGE, format!("bytes {start}-{}/{total}", total - 1));
     }
-    response.body(body_with(content, fault)).unwrap()
+    response.body(body_with(content, fault.as_ref())).unwrap()
 }
 
-fn body_with(content: Bytes, fault: Option<Fault>) -> Body {
+fn body_with(content: Bytes, fault: Option<&Fault>) -> Body {
     match fault {
-        Some(Fault::CloseAfter(count)) => {
+        Some(&Fault::CloseAfter(count)) => {
             let first = content.slice(..count.min(content.len()));
             let broken = stream::once(async {
                 // Gives the first bytes the time to leave.
@@ -312,11 +315,11 @@ fn body_with(content: Bytes, fault: Option<Fault>) -> Body {
             });
             Body::from_stream(stream::iter([Ok(first)]).chain(broken))
         }
-        Some(Fault::StallAfter(count)) => {
+        Some(&Fault::StallAfter(count)) => {
             let first = content.slice(..count.min(content.len()));
             Body::from_stream(stream::iter([Ok::<_, io::Error>(first)]).chain(stream::pending()))
         }
-        Some(Fault::Drip(piece, pause)) => {
+        Some(&Fault::Drip(piece, pause)) => {
             let pieces: Vec<Bytes> =
                 (0..content.len()).step_by(piece).map(|at| content.slice(at..content.len().min(at + piece))).collect();
             Body::from_stream(stream::iter(pieces).then(move |bytes| async move {
