@@ -17,6 +17,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STARTER = "starter"
+MODEL = "SmolLM2-135M-Instruct"
 # Loading the model and its first answer, on a busy two-core machine with an unoptimised build.
 START_SECONDS = 120
 
