@@ -17,6 +17,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STARTER = "starter"
+MODEL = "SmolLM2-135M-Instruct"
 # Loading the model and its first answer, on a busy two-core machine with an unoptimised build.
 START_SECONDS = 120
 
@@ -53,7 +54,9 @@ class Server:
         pytest.fail(f"linnet serve was not ready after {START_SECONDS} s:\n{self.log.read_text()}")
 
     def active_requests(self) -> int:
-        return httpx.get(f"{self.url}/health", timeout=5).json()["active_requests"]
+        """Requests that the engine works on or holds in its queue."""
+        health = httpx.get(f"{self.url}/health", timeout=5).json()
+        return health["active"] + health["queued"]
 
     def wait_until_idle(self, seconds: float) -> None:
         """Fails unless no request is active within `seconds`."""

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from conftest import MODEL
 
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
-MODEL = "starter"
 
 
 def streamed(client, **arguments) -> tuple[str, list]:

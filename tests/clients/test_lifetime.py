@@ -5,7 +5,7 @@ import sys
 
 import httpx
 import pytest
-from conftest import Server
+from conftest import MODEL, Server
 
 DROPS = 100
 # Allocator noise and the KV pages of requests still being torn down.
@@ -14,7 +14,7 @@ GROWTH_KIB = 8 * 1024
 
 def drop_after_three_tokens(http: httpx.Client, number: int) -> None:
     body = {
-        "model": "starter",
+        "model": MODEL,
         "messages": [{"role": "user", "content": f"Tell me a very long story about the number {number}."}],
         "stream": True,
         "max_tokens": 400,
@@ -57,7 +57,7 @@ def test_dropped_streams_at_once_leave_nothing_behind(server):
                 "POST",
                 "/v1/chat/completions",
                 json={
-                    "model": "starter",
+                    "model": MODEL,
                     "messages": [{"role": "user", "content": f"Tell me a very long story, number {number}."}],
                     "stream": True,
                     "max_tokens": 400,
@@ -73,7 +73,7 @@ def test_dropped_streams_at_once_leave_nothing_behind(server):
 
 
 def test_a_dropped_whole_answer_stops_too(server):
-    body = {"model": "starter", "messages": [{"role": "user", "content": "Tell me a long story."}], "max_tokens": 1500}
+    body = {"model": "SmolLM2-135M-Instruct", "messages": [{"role": "user", "content": "Tell me a long story."}], "max_tokens": 1500}
     with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=server.url, timeout=0.5) as http:
         http.post("/v1/chat/completions", json=body)
     server.wait_until_idle(1.0)
@@ -81,7 +81,7 @@ def test_a_dropped_whole_answer_stops_too(server):
 
 def test_a_dropped_long_prefill_stops(server):
     words = "alpha beta gamma delta " * 400
-    body = {"model": "starter", "messages": [{"role": "user", "content": words}], "stream": True, "max_tokens": 400}
+    body = {"model": "SmolLM2-135M-Instruct", "messages": [{"role": "user", "content": words}], "stream": True, "max_tokens": 400}
     with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=server.url, timeout=0.2) as http:
         with http.stream("POST", "/v1/chat/completions", json=body) as response:
             response.read()
@@ -95,7 +95,7 @@ def test_the_server_ends_when_told_to_even_with_a_stream_open(binary, home):
         try:
             server.wait_until_ready()
             body = {
-                "model": "starter",
+                "model": MODEL,
                 "messages": [{"role": "user", "content": "Tell me a very long story."}],
                 "stream": True,
                 "max_tokens": 1500,
