@@ -129,7 +129,9 @@ pub enum ApiError {
     #[error("the request has no usable `Host` header; send one, such as `Host: localhost`")]
     MissingHost,
     /// The `Origin` header names a page this server does not serve.
-    #[error("the Origin `{origin}` is not allowed here; start the server with --allow-origin {origin} to allow its pages")]
+    #[error(
+        "the Origin `{origin}` is not allowed here; start the server with --allow-origin {origin} to allow its pages"
+    )]
     ForbiddenOrigin {
         /// The header's value.
         origin: String,

@@ -174,7 +174,10 @@ mod tests {
         let body = json!({"a": {"list": [1, "two"]}, "t": 3, "nothing": null});
         let root = Fields::root(&body).unwrap();
         let list = root.get("a").unwrap().object().unwrap().get("list").unwrap().list("a list").unwrap();
-        assert_eq!(list[1].flag().unwrap_err().to_string(), "`a.list[1]`: expected true or false, got the string \"two\"");
+        assert_eq!(
+            list[1].flag().unwrap_err().to_string(),
+            "`a.list[1]`: expected true or false, got the string \"two\""
+        );
         assert_eq!(
             root.optional_number("t", 0.0..=2.0).unwrap_err().to_string(),
             "`t`: expected a number from 0 to 2, got 3"
@@ -184,10 +187,7 @@ mod tests {
             "`model`: expected a string, but it is missing"
         );
         assert_eq!(root.require("nothing", "a list").unwrap_err().to_string(), "`nothing`: expected a list, got null");
-        assert_eq!(
-            Fields::root(&json!([1])).unwrap_err().to_string(),
-            "`(body)`: expected an object, got a list of 1"
-        );
+        assert_eq!(Fields::root(&json!([1])).unwrap_err().to_string(), "`(body)`: expected an object, got a list of 1");
     }
 
     #[test]

@@ -78,8 +78,8 @@ fn host_name(host: &str) -> Option<&str> {
         }
         None => host.split_once(':').map_or((host, ""), |(name, _)| (name, &host[name.len()..])),
     };
-    let port_is_sound =
-        port.is_empty() || port.strip_prefix(':').is_some_and(|digits| digits.parse::<u16>().is_ok() || digits.is_empty());
+    let port_is_sound = port.is_empty()
+        || port.strip_prefix(':').is_some_and(|digits| digits.parse::<u16>().is_ok() || digits.is_empty());
     (port_is_sound && !name.is_empty()).then_some(name)
 }
 
@@ -91,7 +91,8 @@ fn ip_address(name: &str) -> Option<IpAddr> {
 }
 
 fn is_loopback(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost") || ip_address(name).is_some_and(|address| address.to_canonical().is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || ip_address(name).is_some_and(|address| address.to_canonical().is_loopback())
 }
 
 /// The origin to name in the response: `None` when the request carries none.
@@ -99,8 +100,8 @@ fn check_origin(headers: &HeaderMap, options: &ServerOptions) -> Result<Option<H
     let mut values = headers.get_all(header::ORIGIN).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let origin = value.to_str().unwrap_or_default();
-    let is_allowed =
-        is_loopback_origin(origin) || options.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin));
+    let is_allowed = is_loopback_origin(origin)
+        || options.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin));
     if is_allowed && values.next().is_none() {
         return Ok(Some(value.clone()));
     }
@@ -123,10 +124,8 @@ fn preflight(headers: &HeaderMap) -> Response {
         answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
     }
     if headers.contains_key(PRIVATE_NETWORK_REQUEST) {
-        answer.insert(
-            HeaderName::from_static("access-control-allow-private-network"),
-            HeaderValue::from_static("true"),
-        );
+        answer
+            .insert(HeaderName::from_static("access-control-allow-private-network"), HeaderValue::from_static("true"));
     }
     response
 }

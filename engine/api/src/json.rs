@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn values_come_out_as_the_library_reads_them() {
-        let text = r#"{"a": [1, -2, 1.5, 18446744073709551615, true, null, "\ud83d\ude00"], "b": {"a": {}}, "c": 1e23}"#;
+        let text =
+            r#"{"a": [1, -2, 1.5, 18446744073709551615, true, null, "\ud83d\ude00"], "b": {"a": {}}, "c": 1e23}"#;
         assert_eq!(parse(text).unwrap(), serde_json::from_str::<Value>(text).unwrap());
     }
 

@@ -104,8 +104,7 @@ mod tests {
     #[test]
     fn the_request_stands_above_the_server_and_the_server_above_the_model() {
         let request = SamplingOverrides { temperature: Some(0.1), ..SamplingOverrides::default() };
-        let server =
-            SamplingOverrides { temperature: Some(0.2), top_p: Some(0.2), ..SamplingOverrides::default() };
+        let server = SamplingOverrides { temperature: Some(0.2), top_p: Some(0.2), ..SamplingOverrides::default() };
         let model = SamplingOverrides {
             temperature: Some(0.3),
             top_p: Some(0.3),

@@ -17,7 +17,10 @@ pub(super) async fn list(State(state): State<Arc<ApiState>>) -> Json<Value> {
 }
 
 /// One model.
-pub(super) async fn retrieve(State(state): State<Arc<ApiState>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn retrieve(
+    State(state): State<Arc<ApiState>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let cards = state.provider.list();
     match cards.iter().find(|card| card.id == id) {
         Some(card) => Ok(Json(model_json(card))),

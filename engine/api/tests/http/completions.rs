@@ -14,10 +14,7 @@ async fn a_text_is_continued_in_openai_shape() {
     let body = answer.json();
     assert!(body["id"].as_str().unwrap().starts_with("cmpl-"));
     assert_eq!(body["object"], "text_completion");
-    assert_eq!(
-        body["choices"],
-        json!([{"index": 0, "text": "def", "logprobs": null, "finish_reason": "stop"}])
-    );
+    assert_eq!(body["choices"], json!([{"index": 0, "text": "def", "logprobs": null, "finish_reason": "stop"}]));
     assert_eq!(body["usage"]["prompt_tokens"], 3);
 }
 

@@ -99,7 +99,8 @@ async fn half_requests_and_half_closed_sockets_harm_nobody() {
     let harness = Harness::new(says("ok"));
     let address = harness.listen().await;
     let chat = raw_chat(&json!({ "messages": user("hi") }));
-    let pieces = ["", "GET", "POST /v1/chat/completions HTTP/1.1\r\nHost: loc", &chat[..chat.len() - 5], "\0\0\0\r\n\r\n"];
+    let pieces =
+        ["", "GET", "POST /v1/chat/completions HTTP/1.1\r\nHost: loc", &chat[..chat.len() - 5], "\0\0\0\r\n\r\n"];
     let mut open = Vec::new();
     for piece in pieces {
         // Left open.
