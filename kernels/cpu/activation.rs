@@ -50,15 +50,24 @@ impl Activation {
         }
     }
 
-    /// `gate[i] = f(gate[i]) * up[i]`. Written so that the compiler makes vector code of it where it is inlined.
+    /// `gate[i] = f(gate[i]) * up[i]`. Written in fixed pieces so that the compiler makes vector code of it, without a
+    /// remainder, where it is inlined.
     #[inline(always)]
     pub(crate) fn apply_gated(self, gate: &mut [f32], up: &[f32]) {
+        const PIECE: usize = 8;
         macro_rules! each {
-            ($activation:ident) => {
-                for (gate, up) in gate.iter_mut().zip(up) {
+            ($activation:ident) => {{
+                let (gate_pieces, gate_rest) = gate.as_chunks_mut::<PIECE>();
+                let (up_pieces, up_rest) = up.as_chunks::<PIECE>();
+                for (gate, up) in gate_pieces.iter_mut().zip(up_pieces) {
+                    for index in 0..PIECE {
+                        gate[index] = Self::$activation.apply(gate[index]) * up[index];
+                    }
+                }
+                for (gate, up) in gate_rest.iter_mut().zip(up_rest) {
                     *gate = Self::$activation.apply(*gate) * up;
                 }
-            };
+            }};
         }
         match self {
             Self::Silu => each!(Silu),

@@ -7,11 +7,15 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod buffers;
 mod drive;
 mod kernel;
 mod layout;
 mod matrix;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod quantize;
 mod scalar;
 mod simd;
@@ -154,6 +158,16 @@ fn run(context: &Context, precision: Precision, x: &[f32], rows: usize, items: &
             Isa::Avx2 if laid_out_for(8) => drive::run::<avx2::Avx2>(context, precision, x, rows, items),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2Vnni if laid_out_for(8) => drive::run::<avx2::Avx2Vnni>(context, precision, x, rows, items),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni | Isa::Avx512Bf16 if laid_out_for(16) => {
+                drive::run::<avx512::Avx512>(context, precision, x, rows, items);
+            }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if laid_out_for(4) => drive::run::<neon::Neon>(context, precision, x, rows, items),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod | Isa::NeonI8mm if laid_out_for(4) => {
+                drive::run::<neon::NeonDotprod>(context, precision, x, rows, items);
+            }
             _ => items.iter_mut().for_each(|item| scalar::run(item, precision, x)),
         }
     }

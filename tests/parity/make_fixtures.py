@@ -9,8 +9,10 @@ Each fixture is a folder FAMILY/NAME with
     tokens   i32 [S]         the S tokens decoded greedily after the prompt
     rows     i32 [R]         positions whose logits are kept: row r was computed from tokens 0 ..= rows[r]
     logits   f32 [R, vocab]  those logits, all computation in f32 whatever the weights are stored in
-    native.tokens, native.logits  the same with the computation in the model's own type (f16 and bf16 models only),
-                             for back ends that compute in it; fed with its own greedy tokens
+    kv16.logits              the same rows with keys and values rounded to f16 before they are kept, as Linnet's cpu
+                             back end keeps them: what is left of a difference is no rounding of the cache
+    native.tokens, native.logits  tokens and logits with all computation in the model's own type, for back ends that
+                             compute in it (f16 and bf16 models only)
   recipe.json            what made it: recipe, seed, versions, the smallest greedy margin
 
 Greedy tokens are a fair test only where no two candidates are nearly equal, so seeds are tried in turn until every
@@ -34,7 +36,7 @@ import mlx.nn as nn
 import numpy as np
 import safetensors
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.utils import _get_classes, load_model
 
 from recipes import FAMILIES, Recipe
@@ -45,7 +47,7 @@ STEPS = 64
 KEPT_STEPS = [1, 2, 27, 40, 63]
 # (best - second) / max |logit|; four times the tolerance of the exact path.
 MARGIN = 4e-3
-DISTINCT_TOKENS = 16
+DISTINCT_TOKENS = 12
 SAFETENSORS_TYPES = {
     mx.float32: "float32",
     mx.float16: "float16",
@@ -88,7 +90,9 @@ def seeded_parameters(model: nn.Module, generator: np.random.Generator) -> list:
         elif "embed_tokens" in name:
             values = noise
         else:
-            values = 1.5 * noise / np.sqrt(array.shape[-1])
+            # Queries and keys stay smaller: scores that are too sharp magnify every rounding.
+            gain = 1.0 if "q_proj" in name or "k_proj" in name else 1.5
+            values = gain * noise / np.sqrt(array.shape[-1])
         parameters.append((name, mx.array(values)))
     return parameters
 
@@ -116,9 +120,33 @@ def make_model(recipe: Recipe, base: dict, seed: int, folder: Path) -> dict:
     return config
 
 
-def decode(model: nn.Module, prompt: list) -> tuple:
-    """Prefills in chunks, then decodes greedily. Returns tokens, kept logits and the smallest margin."""
-    cache = make_prompt_cache(model)
+class RoundedKVCache(KVCache):
+    """Keeps what f16 keeps of keys and values."""
+
+    def update_and_fetch(self, keys, values):
+        return super().update_and_fetch(*map(through_f16, (keys, values)))
+
+
+class RoundedRotatingKVCache(RotatingKVCache):
+    """Likewise, for layers with a window."""
+
+    def update_and_fetch(self, keys, values):
+        return super().update_and_fetch(*map(through_f16, (keys, values)))
+
+
+def through_f16(array: mx.array) -> mx.array:
+    return array.astype(mx.float16).astype(array.dtype)
+
+
+def rounded(cache: KVCache | RotatingKVCache) -> KVCache | RotatingKVCache:
+    return RoundedRotatingKVCache(cache.max_size) if isinstance(cache, RotatingKVCache) else RoundedKVCache()
+
+
+def decode(model: nn.Module, prompt: list, cache: list, least_margin: float = 0.0) -> tuple:
+    """Prefills in chunks, then decodes greedily. Returns tokens, kept logits and the smallest margin.
+
+    Stops early, with what there is, once the margin is below `least_margin`.
+    """
     kept, tokens, margin = [], [], float("inf")
     start = 0
     for length in CHUNKS:
@@ -130,7 +158,7 @@ def decode(model: nn.Module, prompt: list) -> tuple:
         order = np.argsort(-values, kind="stable")
         margin = min(margin, float((values[order[0]] - values[order[1]]) / np.abs(values).max()))
         tokens.append(int(order[0]))
-        if step == STEPS:
+        if step == STEPS or margin < least_margin:
             break
         logits = model(mx.array([[tokens[-1]]]), cache=cache)[0, -1]
         if step in KEPT_STEPS:
@@ -146,8 +174,11 @@ def make_fixture(recipe: Recipe, base: dict, folder: Path, first_seed: int) -> N
         prompt = generator.integers(0, config["vocab_size"], sum(CHUNKS)).tolist()
         model, _ = load_model(folder)
         model.set_dtype(mx.float32)
-        tokens, logits, margin = decode(model, prompt)
-        if margin >= MARGIN and len(set(tokens)) >= DISTINCT_TOKENS:
+        tokens, logits, margin = decode(model, prompt, make_prompt_cache(model), MARGIN)
+        if margin < MARGIN or len(set(tokens)) < DISTINCT_TOKENS:
+            continue
+        kv16_tokens, kv16_logits, _ = decode(model, prompt, [rounded(cache) for cache in make_prompt_cache(model)])
+        if kv16_tokens == tokens:
             break
     else:
         sys.exit(f"{folder}: no fair seed in 1000; lower MARGIN or change the recipe")
@@ -158,10 +189,11 @@ def make_fixture(recipe: Recipe, base: dict, folder: Path, first_seed: int) -> N
         "tokens": mx.array(tokens, dtype=mx.int32),
         "rows": mx.array([*ends.tolist(), *(int(ends[-1]) + step for step in KEPT_STEPS)], dtype=mx.int32),
         "logits": logits,
+        "kv16.logits": kv16_logits,
     }
     if recipe.dtype != "float32":
         native, _ = load_model(folder)
-        native_tokens, native_logits, _ = decode(native, prompt)
+        native_tokens, native_logits, _ = decode(native, prompt, make_prompt_cache(native))
         reference["native.tokens"] = mx.array(native_tokens, dtype=mx.int32)
         reference["native.logits"] = native_logits
     save(folder / "reference.safetensors", reference, {"format": "linnet-parity"})

@@ -27,7 +27,8 @@ pub(crate) fn require_space(path: &Path, needed: u64) -> Result<(), PullError> {
 }
 
 fn fits(path: &Path, needed: u64, available: u64) -> Result<(), PullError> {
-    if needed == 0 || needed.saturating_add(RESERVE) <= available {
+    let fits = needed.checked_add(RESERVE).is_some_and(|with_reserve| with_reserve <= available);
+    if needed == 0 || fits {
         return Ok(());
     }
     Err(PullError::NoSpace { path: path.to_owned(), needed, available })

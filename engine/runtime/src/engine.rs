@@ -196,3 +196,6 @@ impl Drop for Handle {
         self.inbox.stop("every handle to it was dropped");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! What the engine must know to turn tokens into text.
 
+mod tokenizer;
+
 use std::sync::Arc;
 
 use crate::StepModelError;

@@ -122,3 +122,83 @@ fn split_keys(group: usize, share: usize, plan: &mut Plan) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{AttentionOptions, Plan, RowShape, plan};
+    use crate::{PAGE_TOKENS, PageGeometry};
+
+    fn options(heads: usize, kv_heads: usize, window: Option<usize>) -> AttentionOptions<'static> {
+        let geometry = PageGeometry { kv_heads, head_dim: 64 };
+        AttentionOptions { heads, geometry, scale: 1.0, window, softcap: None, sinks: None }
+    }
+
+    /// Every visible pair of a query and a key lies in exactly one task, and every part in exactly one merge.
+    fn check(options: &AttentionOptions<'_>, rows: &[RowShape], plan: &Plan) {
+        let mut covered: HashMap<(usize, usize, usize), Vec<std::ops::Range<usize>>> = HashMap::new();
+        for task in &plan.tasks {
+            assert!(task.keys.start.is_multiple_of(PAGE_TOKENS) && task.keys.start < task.keys.end, "{task:?}");
+            for query in task.queries.clone() {
+                covered.entry((task.row, task.kv_head, query)).or_default().push(task.keys.clone());
+            }
+        }
+        for (row, shape) in rows.iter().enumerate() {
+            for kv_head in 0..options.geometry.kv_heads {
+                for query in 0..shape.length {
+                    let mut ranges = covered.remove(&(row, kv_head, query)).unwrap_or_default();
+                    ranges.sort_by_key(|range| range.start);
+                    let position = shape.start + query;
+                    assert!(
+                        ranges[0].start + shape.first_position
+                            <= options.first_visible(position).max(shape.first_position)
+                    );
+                    assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+                    assert!(ranges.last().is_some_and(|range| range.end + shape.first_position > position));
+                }
+            }
+        }
+        assert!(covered.is_empty());
+
+        let mut parts: Vec<usize> = plan.tasks.iter().filter_map(|task| task.part).collect();
+        parts.sort_unstable();
+        assert_eq!(parts, (0..plan.parts).collect::<Vec<usize>>());
+        let merged: Vec<usize> = plan.merges.iter().flat_map(|merge| merge.parts.clone()).collect();
+        assert_eq!(merged, parts);
+    }
+
+    #[test]
+    fn every_visible_pair_is_in_exactly_one_task() {
+        let rows = [(0, 1), (5000, 1), (0, 300), (4095, 2), (100, 0), (777, 21), (63, 65)]
+            .map(|(start, length)| RowShape { start, length, first_position: 0 });
+        for (heads, kv_heads) in [(9, 3), (32, 8), (8, 8), (71, 1), (200, 1)] {
+            for window in [None, Some(1), Some(1000)] {
+                for threads in [1, 2, 7, 64] {
+                    let options = options(heads, kv_heads, window);
+                    check(&options, &rows, &plan(&options, &rows, 64, threads));
+                    for row in rows {
+                        check(&options, &[row], &plan(&options, &[row], 64, threads));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_decode_gives_every_thread_work_and_one_thread_no_parts() {
+        let row = RowShape { start: 4000, length: 1, first_position: 0 };
+        let options = options(9, 3, None);
+        let shared = plan(&options, &[row], 64, 8);
+        assert!(shared.tasks.len() >= 16 && !shared.inline, "{}", shared.tasks.len());
+        let alone = plan(&options, &[row], 64, 1);
+        assert_eq!((alone.tasks.len(), alone.parts), (3, 0));
+    }
+
+    #[test]
+    fn a_short_decode_stays_on_the_caller() {
+        let row = RowShape { start: 20, length: 1, first_position: 0 };
+        let plan = plan(&options(9, 3, None), &[row], 64, 8);
+        assert!(plan.inline && plan.parts == 0);
+    }
+}

@@ -43,14 +43,20 @@ pub(super) struct Matrix {
     pub(super) stride: usize,
 }
 
-/// How many vectors of columns fit a tile of `rows` rows.
+/// How many vectors of columns fit a tile of `rows` rows, one register at least left over: a sum that spills costs more
+/// than a narrower tile.
 #[inline(always)]
 const fn tile_vectors<V: Vector>(rows: usize) -> usize {
-    if V::REGISTERS >= 32 || rows <= 3 { 4 } else { 2 }
+    match rows {
+        _ if V::REGISTERS >= 32 => 4,
+        1 | 2 => 4,
+        3 => 3,
+        _ => 2,
+    }
 }
 
 /// Scores of `M` query rows against the keys `columns` of a page: `scores[m, c] = queries[m] . keys[.., c]`. `columns`
-/// begins at a multiple of 16 and ends wherever the caller needs; the rest of the last tile is written too.
+/// begins at a multiple of 16 and ends wherever the caller needs; the rest of the last vector is written too.
 ///
 /// # Safety
 /// `queries` holds `M` rows of `head_dim`, `keys` a page's `[head_dim, page_tokens]`, `scores` `M` rows of
@@ -65,25 +71,21 @@ pub(super) unsafe fn scores<V: Vector, E: Element, const M: usize>(
     scores: Matrix,
 ) {
     let mut column = columns.start;
-    // SAFETY: page_tokens is a multiple of 32 and tiles are cut at multiples of their width, so none passes its end.
+    // SAFETY: page_tokens is a multiple of LANES and no tile passes its end.
     unsafe {
         while column < columns.end {
             let target = Matrix { start: scores.start.add(column), ..scores };
             let keys = keys.add(column);
-            let fits = |vectors: usize| {
-                let width = vectors * V::LANES;
-                column.is_multiple_of(width) && page_tokens.is_multiple_of(width) && columns.end - column > width / 2
-            };
-            let vectors = if tile_vectors::<V>(M) == 4 && fits(4) {
-                score_tile::<V, E, M, 4>(queries, keys, head_dim, page_tokens, target);
-                4
-            } else if fits(2) {
-                score_tile::<V, E, M, 2>(queries, keys, head_dim, page_tokens, target);
-                2
-            } else {
-                score_tile::<V, E, M, 1>(queries, keys, head_dim, page_tokens, target);
-                1
-            };
+            let in_page = (page_tokens - column) / V::LANES;
+            let wanted = (columns.end - column).div_ceil(V::LANES).min(in_page);
+            let tile = tile_vectors::<V>(M);
+            let vectors = if wanted >= tile { tile } else { wanted.min(2) };
+            match vectors {
+                4 => score_tile::<V, E, M, 4>(queries, keys, head_dim, page_tokens, target),
+                3 => score_tile::<V, E, M, 3>(queries, keys, head_dim, page_tokens, target),
+                2 => score_tile::<V, E, M, 2>(queries, keys, head_dim, page_tokens, target),
+                _ => score_tile::<V, E, M, 1>(queries, keys, head_dim, page_tokens, target),
+            }
             column += vectors * V::LANES;
         }
     }
@@ -176,16 +178,15 @@ pub(super) unsafe fn weighted_values<V: Vector, E: Element, const M: usize>(
         while dim < head_dim {
             let target = Matrix { start: output.start.add(dim), ..output };
             let left = (head_dim - dim) / V::LANES;
-            if tile_vectors::<V>(M) == 4 && left >= 4 {
-                value_tile::<V, E, M, 4>(weights, runs, head_dim, dim, corrections, target);
-                dim += 4 * V::LANES;
-            } else if left >= 2 {
-                value_tile::<V, E, M, 2>(weights, runs, head_dim, dim, corrections, target);
-                dim += 2 * V::LANES;
-            } else {
-                value_tile::<V, E, M, 1>(weights, runs, head_dim, dim, corrections, target);
-                dim += V::LANES;
+            let tile = tile_vectors::<V>(M);
+            let vectors = if left >= tile { tile } else { left.min(2) };
+            match vectors {
+                4 => value_tile::<V, E, M, 4>(weights, runs, head_dim, dim, corrections, target),
+                3 => value_tile::<V, E, M, 3>(weights, runs, head_dim, dim, corrections, target),
+                2 => value_tile::<V, E, M, 2>(weights, runs, head_dim, dim, corrections, target),
+                _ => value_tile::<V, E, M, 1>(weights, runs, head_dim, dim, corrections, target),
             }
+            dim += vectors * V::LANES;
         }
     }
 }

@@ -496,7 +496,13 @@ unsafe fn pass_fast<K: Kernels>(
                     meta_stride: layout.groups,
                     out: out.add(row * K::TILES * K::LANES),
                 };
-                row += with_bits!(layout.bits, K::panel_fast(&arguments, rows - row));
+                // Unpacked codes of up to four bits are all alike.
+                row += match layout.bits {
+                    2..=4 => K::panel_fast::<4>(&arguments, rows - row),
+                    5 => K::panel_fast::<5>(&arguments, rows - row),
+                    6 => K::panel_fast::<6>(&arguments, rows - row),
+                    _ => K::panel_fast::<8>(&arguments, rows - row),
+                };
             }
         }
     }

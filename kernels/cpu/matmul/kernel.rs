@@ -121,6 +121,19 @@ unsafe fn load_scales<S: Simd>(kind: ScaleKind, at: *const u8) -> S::Floats {
 /// The pointers must be valid for the shapes of [`Stream`]; the instruction set of `S` must be available.
 #[inline(always)]
 pub(crate) unsafe fn stream<S: Simd, const BITS: usize, const ROWS: usize>(arguments: &Stream) {
+    // Groups of one block need no second set of sums: worth a copy of the kernel.
+    // SAFETY: the caller's promise.
+    unsafe {
+        if arguments.blocks_per_group == 1 {
+            stream_groups::<S, BITS, ROWS>(arguments, 1);
+        } else {
+            stream_groups::<S, BITS, ROWS>(arguments, arguments.blocks_per_group);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn stream_groups<S: Simd, const BITS: usize, const ROWS: usize>(arguments: &Stream, blocks_per_group: usize) {
     let block_bytes = BITS * S::LANES * QUAD;
     let scales_bytes = S::LANES * arguments.scale_kind.bytes();
     let flush = S::flush_interval(BITS);
@@ -131,7 +144,7 @@ pub(crate) unsafe fn stream<S: Simd, const BITS: usize, const ROWS: usize>(argum
         let mut total = [S::zero(); ROWS];
         for group in 0..arguments.groups {
             let mut sum = [S::ints_zero(); ROWS];
-            for _ in 0..arguments.blocks_per_group {
+            for _ in 0..blocks_per_group {
                 S::prefetch(at.wrapping_add(PREFETCH));
                 S::prefetch(at.wrapping_add(PREFETCH + 64));
                 let mut partial = [S::partial_zero(); ROWS];
@@ -258,6 +271,22 @@ pub(crate) struct PanelFast {
 pub(crate) unsafe fn panel_fast<S: Simd, const BITS: usize, const TILES: usize, const ROWS: usize>(
     arguments: &PanelFast,
 ) {
+    // As in `stream`.
+    // SAFETY: the caller's promise.
+    unsafe {
+        if arguments.blocks_per_group == 1 {
+            panel_groups::<S, BITS, TILES, ROWS>(arguments, 1);
+        } else {
+            panel_groups::<S, BITS, TILES, ROWS>(arguments, arguments.blocks_per_group);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROWS: usize>(
+    arguments: &PanelFast,
+    blocks_per_group: usize,
+) {
     let vector = S::LANES * QUAD;
     let flush = S::flush_interval(BITS);
     // SAFETY: the caller's promise.
@@ -277,7 +306,7 @@ pub(crate) unsafe fn panel_fast<S: Simd, const BITS: usize, const TILES: usize, 
         }
         for group in 0..arguments.groups {
             let mut sum = [[S::ints_zero(); TILES]; ROWS];
-            for _ in 0..arguments.blocks_per_group {
+            for _ in 0..blocks_per_group {
                 let mut partial = [[S::partial_zero(); TILES]; ROWS];
                 for_quads!(Q, {
                     let mut weights = [S::splat_byte(0); TILES];

@@ -1,5 +1,7 @@
 //! Activations quantized to signed 8 bits, one scale per group of consecutive elements.
 
+use super::layout::BLOCK;
+
 /// What a product needs to know about one group of quantized activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[repr(C)]
@@ -21,16 +23,21 @@ pub(crate) fn quantize_row(x: &[f32], group: usize, codes: &mut [i8], meta: &mut
     // Adding 1.5 * 2^23 rounds to an integer (ties to even) and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     for ((x, codes), meta) in x.chunks_exact(group).zip(codes.chunks_exact_mut(group)).zip(meta) {
-        // Magnitudes order like their bit patterns; NaN is above all.
-        let largest = f32::from_bits(x.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7fff_ffff)));
+        // Magnitudes order like their bit patterns; NaN is above all. A maximum per position of a block first: vectors.
+        let mut largest = [0u32; BLOCK];
+        for x in x.as_chunks::<BLOCK>().0 {
+            for (largest, value) in largest.iter_mut().zip(x) {
+                *largest = (*largest).max(value.to_bits() & 0x7fff_ffff);
+            }
+        }
+        let largest = f32::from_bits(largest.iter().fold(0, |largest, value| largest.max(*value)));
         let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
         let mut sum = 0i32;
-        for (x, codes) in x.chunks_exact(32).zip(codes.chunks_exact_mut(32)) {
-            for (code, value) in codes.iter_mut().zip(x) {
-                let rounded = ((value * inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-                sum = sum.wrapping_add(rounded);
-                *code = rounded as i8;
-            }
+        for (x, codes) in x.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0) {
+            let rounded =
+                x.map(|value| ((value * inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32));
+            sum = rounded.iter().fold(sum, |sum, value| sum.wrapping_add(*value));
+            *codes = rounded.map(|value| value as i8);
         }
         let scale = largest / 127.0;
         *meta = GroupMeta { scale, sum: sum as f32, scaled_sum: scale * sum as f32 };

@@ -10,6 +10,8 @@ pub struct Comparison {
     pub error: f32,
     /// The position of the row with the largest error.
     pub error_position: usize,
+    /// As `error`, against the reference whose keys and values were rounded to f16.
+    pub rounded_kv_error: f32,
     /// At how many of the decode steps the model picks the reference's token.
     pub agreed: usize,
     /// How many decode steps there are.
@@ -25,12 +27,15 @@ pub struct Comparison {
 ///
 /// # Errors
 /// Whatever `forward` returns.
-pub fn compare<E>(
-    fixture: &Fixture,
-    mut forward: impl FnMut(&[u32]) -> Result<Vec<f32>, E>,
-) -> Result<Comparison, E> {
-    let mut comparison =
-        Comparison { error: 0.0, error_position: 0, agreed: 0, steps: fixture.tokens.len(), first_disagreement: None };
+pub fn compare<E>(fixture: &Fixture, mut forward: impl FnMut(&[u32]) -> Result<Vec<f32>, E>) -> Result<Comparison, E> {
+    let mut comparison = Comparison {
+        error: 0.0,
+        error_position: 0,
+        rounded_kv_error: 0.0,
+        agreed: 0,
+        steps: fixture.tokens.len(),
+        first_disagreement: None,
+    };
     let mut logits = Vec::new();
     let mut position = 0;
     for &length in &fixture.chunks {
@@ -55,12 +60,16 @@ pub fn compare<E>(
 
 impl Comparison {
     fn measure(&mut self, fixture: &Fixture, position: usize, logits: &[f32]) {
-        let Some(reference) = fixture.logits_at(position) else { return };
-        let error = relative_error(logits, reference);
+        let Some(row) = fixture.row_at(position) else { return };
+        let size = fixture.vocabulary_size();
+        let range = row * size..(row + 1) * size;
+        let error = relative_error(logits, &fixture.logits[range.clone()]);
         if error > self.error {
             self.error = error;
             self.error_position = position;
         }
+        let rounded_kv_error = relative_error(logits, &fixture.rounded_kv_logits[range]);
+        self.rounded_kv_error = self.rounded_kv_error.max(rounded_kv_error);
     }
 }
 
@@ -102,6 +111,7 @@ mod tests {
             chunks: vec![2, 1],
             tokens: vec![3, 0, 1],
             rows,
+            rounded_kv_logits: logits.clone(),
             logits,
         };
         (fixture, row)
@@ -131,6 +141,7 @@ mod tests {
         });
         assert!((comparison.error - 0.01).abs() < 1e-6);
         assert_eq!(comparison.error_position, 2);
+        assert_eq!(comparison.rounded_kv_error, comparison.error);
         assert_eq!(comparison.agreed, 3);
     }
 

@@ -20,6 +20,8 @@ pub struct Fixture {
     pub rows: Vec<usize>,
     /// The kept logits, one row after the other, computed in f32.
     pub logits: Vec<f32>,
+    /// The same, with keys and values rounded to f16 where they are kept.
+    pub rounded_kv_logits: Vec<f32>,
 }
 
 /// A fixture that cannot be used.
@@ -85,13 +87,15 @@ impl Fixture {
             tokens: reader.numbers("tokens")?,
             rows: reader.numbers("rows")?,
             logits: reader.floats("logits")?,
+            rounded_kv_logits: reader.floats("kv16.logits")?,
         };
         let positions = fixture.prompt.len() + fixture.tokens.len();
         let sound = fixture.chunks.iter().sum::<usize>() == fixture.prompt.len()
             && !fixture.rows.is_empty()
             && fixture.rows.is_sorted_by(|a, b| a < b)
             && fixture.rows.iter().all(|&row| row < positions)
-            && fixture.logits.len().is_multiple_of(fixture.rows.len());
+            && fixture.logits.len().is_multiple_of(fixture.rows.len())
+            && fixture.logits.len() == fixture.rounded_kv_logits.len();
         if sound { Ok(fixture) } else { Err(reader.content("its parts do not fit together".to_owned())) }
     }
 
@@ -101,11 +105,16 @@ impl Fixture {
         self.folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// The reference's logits after `position`, where they were kept.
+    /// Which of the kept rows was computed at `position`.
     #[must_use]
-    pub fn logits_at(&self, position: usize) -> Option<&[f32]> {
-        let row = self.rows.binary_search(&position).ok()?;
-        self.logits.chunks_exact(self.logits.len() / self.rows.len()).nth(row)
+    pub fn row_at(&self, position: usize) -> Option<usize> {
+        self.rows.binary_search(&position).ok()
+    }
+
+    /// How many logits a row has.
+    #[must_use]
+    pub fn vocabulary_size(&self) -> usize {
+        self.logits.len() / self.rows.len()
     }
 }
 

@@ -220,6 +220,16 @@ mod tests {
     }
 
     #[test]
+    fn a_token_held_back_on_a_plain_connection_is_told() {
+        let subject = RequestSubject { id: "a/b", revision: "main", file: None };
+        let (host, page) = ("mirror.example".to_owned(), "http://mirror.example/a/b".to_owned());
+        let answerer = Answerer { host, is_hub: true, page, token_sent: false, token_withheld: true };
+        let now = SystemTime::UNIX_EPOCH;
+        let failure = failure_of_status(StatusCode::UNAUTHORIZED, &HeaderMap::new(), &subject, answerer, now);
+        assert!(matches!(failure, Failure::Fatal(PullError::TokenWithheld { .. })), "{failure:?}");
+    }
+
+    #[test]
     fn an_expired_address_of_the_content_network_is_asked_for_again() {
         assert!(matches!(failure(403, &[], false, false), Failure::Passing { .. }));
         assert!(matches!(failure(403, &[], true, false), Failure::Fatal(_)));

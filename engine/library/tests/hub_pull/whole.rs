@@ -89,6 +89,8 @@ async fn a_mirror_without_sizes_and_hashes_is_asked_per_file() {
     let pulled = pull_from(&hub, folder.path()).await.unwrap();
     assert!(pulled.files.iter().all(|file| file.hash.is_some()), "the hashes stand in the headers: {pulled:?}");
     assert_eq!(pulled.files[1].size, WEIGHTS_SIZE as u64);
+    // Its signed addresses are good for GET alone.
+    assert!(hub.seen().iter().all(|seen| seen.by_hub || seen.method == "GET"));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Filters and tests of Jinja that minijinja lacks or defines otherwise.
 
-use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
+use minijinja::filters;
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::arguments::Arguments;
@@ -16,6 +17,7 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     environment.add_filter("float", float);
     environment.add_filter("default", default);
     environment.add_filter("d", default);
+    environment.add_filter("dictsort", dictsort);
     environment.add_filter("indent", indent);
     environment.add_filter("wordcount", wordcount);
     environment.add_filter("center", |value: &Value, width: Option<u16>| {
@@ -179,6 +181,17 @@ fn float(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> 
         _ => None,
     };
     Ok(parsed.map_or(other, Value::from))
+}
+
+fn dictsort(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let values = arguments.into_values();
+    let arguments = Arguments::bind("dictsort", 3, &values)?;
+    let mut named = Vec::new();
+    for (index, name) in ["case_sensitive", "by", "reverse"].into_iter().enumerate() {
+        named.extend(arguments.get(index, name)?.map(|value| (name, value)));
+    }
+    arguments.finish()?;
+    filters::dictsort(value, Kwargs::from_iter(named))
 }
 
 fn indent(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<String, Error> {

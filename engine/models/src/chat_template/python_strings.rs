@@ -40,8 +40,8 @@ pub(super) fn call(state: &State, text: &str, method: &str, values: &[Value]) ->
         "swapcase" => Value::from(swap_case(text)),
         // Full case folding differs from lower case for few characters; `ß` is the one in use.
         "casefold" => Value::from(text.to_lowercase().replace('ß', "ss")),
-        "isdigit" => all(text, |c| c.is_numeric() && (c.to_digit(10).is_some() || is_digit(c))),
-        "isdecimal" => all(text, |c| c.is_numeric() && is_decimal(c)),
+        "isdigit" => all(text, is_digit),
+        "isdecimal" => all(text, is_decimal),
         "isspace" => all(text, is_space),
         "istitle" => Value::from(text.chars().any(char::is_alphabetic) && title(text) == text),
         _ => Value::from(is_identifier(text)),

@@ -66,7 +66,7 @@ CALL = {
         {
             "id": "call00001",
             "type": "function",
-            "function": {"name": "get_weather", "arguments": {"place": "Zürich", "days": [1, 2.0], "exact": None}},
+            "function": {"name": "get_weather", "arguments": {"place": "Zürich <&> 'x'", "days": [1, 2.0], "exact": None}},
         }
     ],
 }
