@@ -157,10 +157,12 @@ impl Running {
     /// The next thing to tell. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Progress {
         loop {
+            let is_cut = async { drop(self.cut_off.wait_for(|is_cut| *is_cut).await) };
             let event = tokio::select! {
-                event = self.generation.next() => event,
-                _ = self.cut_off.wait_for(|is_cut| *is_cut) => return self.fail(ApiError::ShuttingDown),
+                event = self.generation.next() => Some(event),
+                () = is_cut => None,
             };
+            let Some(event) = event else { return self.fail(ApiError::ShuttingDown) };
             match event {
                 Some(GenerationEvent::Prefill { .. }) => {}
                 Some(GenerationEvent::Text { text, tokens, logprobs }) => {
