@@ -36,7 +36,12 @@ pub(super) fn prepare(text: &str) -> String {
             prepared.push_str(whole);
             continue;
         };
-        match inner.trim_start_matches(['-', '+']).split_whitespace().next().map(|name| name.trim_end_matches(['-', '+'])) {
+        match inner
+            .trim_start_matches(['-', '+'])
+            .split_whitespace()
+            .next()
+            .map(|name| name.trim_end_matches(['-', '+']))
+        {
             // `with` opens a scope of its own, as the macro that transformers makes of the block does.
             Some("generation") => prepared.push_str(&whole.replace("generation", "with")),
             Some("endgeneration") => prepared.push_str(&whole.replace("endgeneration", "endwith")),
@@ -175,7 +180,8 @@ mod tests {
 
     #[test]
     fn text_outside_for_raw_and_generation_tags_stays() {
-        let text = "{# {% for x in y %} #}{{ '{% for x in y %}' }}{% raw %}{% for x in y %}{% endraw %}{ {{ {'a': {}} }}{%";
+        let text =
+            "{# {% for x in y %} #}{{ '{% for x in y %}' }}{% raw %}{% for x in y %}{% endraw %}{ {{ {'a': {}} }}{%";
         assert_eq!(prepare(text), text);
         assert_eq!(prepare("{%- generation -%} a {% endgeneration %}"), "{%- with -%} a {% endwith %}");
     }
