@@ -88,6 +88,15 @@ pub enum TemplateError {
         /// Steps allowed.
         budget: u64,
     },
+    /// No thread could be started to render on.
+    #[error("cannot start a thread for the chat template: {source}")]
+    Thread {
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// The template interpreter itself failed, which is a fault of Linnet.
+    #[error("the chat template interpreter failed; please report the model and the conversation")]
+    Panicked,
     /// `continue_final_message` together with `add_generation_prompt`.
     #[error("continue_final_message and add_generation_prompt exclude each other: set one of them to false")]
     ContinueWithGenerationPrompt,
@@ -237,7 +246,25 @@ impl ChatTemplate {
         }
     }
 
+    /// Renders on a thread of its own with a large stack: values that a hostile template nests are dropped level by
+    /// level, a few stack frames for each. The budget bounds the levels, the stack holds them; only what is touched
+    /// takes memory.
     fn render_messages(
+        &self,
+        name: &str,
+        conversation: &TemplateInput<'_>,
+        messages: &[Value],
+    ) -> Result<String, TemplateError> {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("chat-template".to_owned()).stack_size(STACK_BYTES);
+            let rendering = thread
+                .spawn_scoped(scope, || self.render_here(name, conversation, messages))
+                .map_err(|source| TemplateError::Thread { source })?;
+            rendering.join().unwrap_or(Err(TemplateError::Panicked))
+        })
+    }
+
+    fn render_here(
         &self,
         name: &str,
         conversation: &TemplateInput<'_>,
@@ -272,6 +299,9 @@ impl ChatTemplate {
         template.render(TemplateValue::from_pairs(variables)).map_err(|error| environment::template_error(&error))
     }
 }
+
+/// Stack of the thread that renders, in bytes of address space.
+const STACK_BYTES: usize = 512 << 20;
 
 /// Stands at the end of the final message while it is rendered, to find the place afterwards. The blank at its end
 /// tells whether the template trims the message.

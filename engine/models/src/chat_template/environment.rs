@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::fmt;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 
 use super::{TemplateError, prepare, python_filters, python_json, python_methods, python_text};
 
@@ -21,15 +21,18 @@ pub(super) fn python_environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
-    environment.set_debug(true);
-    environment.set_formatter(|out, _state, value| {
-        out.write_str(&python_text::text(value))?;
+    environment.set_debug(false);
+    environment.set_formatter(|out, state, value| {
+        match value.as_str() {
+            Some(text) => out.write_str(text)?,
+            None => out.write_str(&python_text::text(state, value)?)?,
+        }
         Ok(())
     });
     environment.set_unknown_method_callback(python_methods::call);
     environment.add_filter("tojson", python_json::tojson);
-    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        let raised = RaisedException(python_text::text(message));
+    environment.add_function("raise_exception", |state: &State, message: &Value| -> Result<Value, Error> {
+        let raised = RaisedException(python_text::text(state, message)?);
         Err(Error::new(ErrorKind::InvalidOperation, raised.0.clone()).with_source(raised))
     });
     environment.add_function(prepare::ITERATED, |value: &Value| -> Result<Value, Error> {

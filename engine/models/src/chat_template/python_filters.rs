@@ -8,7 +8,7 @@ use super::arguments::Arguments;
 use super::python_text::{self, strip};
 
 pub(super) fn add(environment: &mut Environment<'static>) {
-    environment.add_filter("string", |value: &Value| python_text::text(value));
+    environment.add_filter("string", python_text::text);
     environment.add_filter("trim", trim);
     environment.add_filter("join", join);
     environment.add_filter("e", escape);
@@ -20,11 +20,11 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     environment.add_filter("dictsort", dictsort);
     environment.add_filter("indent", indent);
     environment.add_filter("wordcount", wordcount);
-    environment.add_filter("center", |value: &Value, width: Option<u16>| {
-        let text = python_text::text(value);
+    environment.add_filter("center", |state: &State, value: &Value, width: Option<u16>| {
+        let text = python_text::text(state, value)?;
         let missing = usize::from(width.unwrap_or(80)).saturating_sub(text.chars().count());
         let left = missing / 2 + (missing & (text.chars().count() + missing) & 1);
-        format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left))
+        Ok::<_, Error>(format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left)))
     });
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
@@ -46,24 +46,25 @@ fn is_sequence(value: &Value) -> bool {
     }
 }
 
-fn trim(value: &Value, characters: Option<&str>) -> String {
-    let text = python_text::text(value);
-    match characters {
+fn trim(state: &State, value: &Value, characters: Option<&str>) -> Result<String, Error> {
+    let text = python_text::text(state, value)?;
+    Ok(match characters {
         Some(characters) => text.trim_matches(|c| characters.contains(c)).to_owned(),
         None => strip(&text).to_owned(),
-    }
+    })
 }
 
-fn wordcount(value: &Value) -> usize {
+fn wordcount(state: &State, value: &Value) -> Result<usize, Error> {
     // Jinja counts runs of `\w`.
-    let text = python_text::text(value);
-    text.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|word| !word.is_empty()).count()
+    let text = python_text::text(state, value)?;
+    Ok(text.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|word| !word.is_empty()).count())
 }
 
 fn join(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<String, Error> {
     let values = arguments.into_values();
     let arguments = Arguments::bind("join", 2, &values)?;
-    let separator = arguments.get(0, "d")?.map(|separator| python_text::text(&separator)).unwrap_or_default();
+    let separator =
+        arguments.get(0, "d")?.map(|separator| python_text::text(state, &separator)).transpose()?.unwrap_or_default();
     let attribute = arguments.get_some(1, "attribute")?;
     arguments.finish()?;
     if value.is_none() {
@@ -75,7 +76,7 @@ fn join(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<
             Some(attribute) => attribute_of(&item, attribute)?,
             None => item,
         };
-        let item = python_text::text(&item);
+        let item = python_text::text(state, &item)?;
         state.consume_fuel(1 + ((separator.len() + item.len()) / 64) as u64)?;
         if index > 0 {
             joined.push_str(&separator);
@@ -94,12 +95,12 @@ fn attribute_of(value: &Value, attribute: &Value) -> Result<Value, Error> {
     })
 }
 
-fn escape(value: &Value) -> Value {
+fn escape(state: &State, value: &Value) -> Result<Value, Error> {
     if value.is_safe() {
-        return value.clone();
+        return Ok(value.clone());
     }
     let mut escaped = String::new();
-    for character in python_text::text(value).chars() {
+    for character in python_text::text(state, value)?.chars() {
         match character {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
@@ -109,7 +110,7 @@ fn escape(value: &Value) -> Value {
             _ => escaped.push(character),
         }
     }
-    Value::from_safe_string(escaped)
+    Ok(Value::from_safe_string(escaped))
 }
 
 fn default(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
@@ -209,7 +210,7 @@ fn indent(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Resul
     let flag = |index, name| arguments.get(index, name).map(|value| value.is_some_and(|value| value.is_true()));
     let (first, blank) = (flag(1, "first")?, flag(2, "blank")?);
     arguments.finish()?;
-    let text = python_text::text(value);
+    let text = python_text::text(state, value)?;
     let mut out = String::new();
     for (index, line) in text.split('\n').enumerate() {
         state.consume_fuel(1 + (indention.len() / 64) as u64)?;

@@ -6,7 +6,7 @@ use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::Arguments;
-use super::python_text;
+use super::python_text::{self, MAXIMUM_DEPTH};
 
 /// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<String, Error> {
@@ -53,9 +53,6 @@ fn invalid(detail: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
-/// Values nested deeper than this are refused, so that a template cannot exhaust the stack.
-const MAXIMUM_DEPTH: usize = 200;
-
 struct Writer {
     out: String,
     ensure_ascii: bool,
@@ -68,19 +65,19 @@ struct Writer {
 
 impl Writer {
     fn value(&mut self, state: &State, value: &Value) -> Result<(), Error> {
-        state.consume_fuel(1)?;
+        state.consume_fuel(1 + value.as_str().map_or(0, |text| text.len() / 64) as u64)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.out.push_str(&number(value)),
             ValueKind::String => self.text(value.as_str().unwrap_or_default()),
             ValueKind::Seq => {
-                let items: Vec<Value> = value.try_iter()?.collect();
+                let items = charged(state, value.try_iter()?)?;
                 self.container(state, '[', ']', items.len(), |writer, index| writer.value(state, &items[index]))?;
             }
             ValueKind::Map => {
                 let pairs = value.as_object().and_then(|object| object.try_iter_pairs());
-                let mut pairs: Vec<(Value, Value)> = pairs.ok_or_else(|| not_serializable(value))?.collect();
+                let mut pairs: Vec<(Value, Value)> = charged(state, pairs.ok_or_else(|| not_serializable(value))?)?;
                 if self.sort_keys {
                     pairs.sort_by(|(left, _), (right, _)| left.cmp(right));
                 }
@@ -164,6 +161,11 @@ impl Writer {
     fn escape(&mut self, unit: u32) {
         let _ = write!(self.out, "\\u{unit:04x}");
     }
+}
+
+/// Collects what a list shares or makes on the fly only as far as the template's budget pays for it.
+fn charged<T>(state: &State, items: impl Iterator<Item = T>) -> Result<Vec<T>, Error> {
+    items.map(|item| state.consume_fuel(1).map(|()| item)).collect()
 }
 
 fn not_serializable(value: &Value) -> Error {

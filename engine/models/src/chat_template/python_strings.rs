@@ -35,7 +35,7 @@ pub(super) fn call(state: &State, text: &str, method: &str, values: &[Value]) ->
         "startswith" | "endswith" => affix(text, method, &arguments)?,
         "join" => join(state, text, &arguments)?,
         "ljust" | "rjust" | "center" | "zfill" => padded(text, method, &arguments)?,
-        "expandtabs" => expand_tabs(text, width(arguments.integer(0, "tabsize")?.unwrap_or(8))?),
+        "expandtabs" => expand_tabs(state, text, width(arguments.integer(0, "tabsize")?.unwrap_or(8))?)?,
         "title" => Value::from(title(text)),
         "swapcase" => Value::from(swap_case(text)),
         // Full case folding differs from lower case for few characters; `ß` is the one in use.
@@ -275,13 +275,14 @@ fn padded(text: &str, method: &str, arguments: &Arguments<'_>) -> Result<Value, 
     Ok(Value::from(format!("{sign}{}{digits}{}", fill.repeat(before), fill.repeat(after))))
 }
 
-fn expand_tabs(text: &str, size: usize) -> Value {
+fn expand_tabs(state: &State, text: &str, size: usize) -> Result<Value, Error> {
     let mut out = String::new();
     let mut column = 0;
     for character in text.chars() {
         match character {
             '\t' if size > 0 => {
                 let blanks = size - column % size;
+                state.consume_fuel(1 + (blanks / 64) as u64)?;
                 out.push_str(&" ".repeat(blanks));
                 column += blanks;
             }
@@ -292,7 +293,7 @@ fn expand_tabs(text: &str, size: usize) -> Value {
             }
         }
     }
-    Value::from(out)
+    Ok(Value::from(out))
 }
 
 /// `str.title`: upper case after everything that is no letter, so also after an apostrophe.

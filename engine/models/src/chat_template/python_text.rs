@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use minijinja::Value;
 use minijinja::value::{Tuple, ValueKind};
+use minijinja::{Error, ErrorKind, State, Value};
 
 /// Whether Python's `str.isspace` holds: Unicode white space and the four separators U+001C to U+001F.
 pub(super) fn is_space(character: char) -> bool {
@@ -40,33 +40,49 @@ pub(super) fn float(value: f64) -> String {
 }
 
 /// `str(value)`.
-pub(super) fn text(value: &Value) -> String {
+///
+/// # Errors
+/// When the value is nested too deep or the template's budget does not pay for writing it.
+pub(super) fn text(state: &State, value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(text) => text.to_owned(),
-        None if value.is_undefined() => String::new(),
-        None => repr(value),
+        Some(text) => Ok(text.to_owned()),
+        None if value.is_undefined() => Ok(String::new()),
+        None => {
+            let mut out = String::new();
+            write_repr(state, value, MAXIMUM_DEPTH, &mut out)?;
+            Ok(out)
+        }
     }
 }
 
-/// `repr(value)`.
-pub(super) fn repr(value: &Value) -> String {
-    let mut out = String::new();
-    write_repr(value, &mut out);
-    out
-}
+/// Values nested deeper than this are not written, so that a template cannot exhaust the stack.
+pub(super) const MAXIMUM_DEPTH: usize = 300;
 
-fn write_repr(value: &Value, out: &mut String) {
+fn write_repr(state: &State, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    // Lists can share their parts, so what they print bears no relation to what they cost to build.
+    state.consume_fuel(1 + value.as_str().map_or(0, |text| text.len() / 64) as u64)?;
+    let Some(depth) = depth.checked_sub(1) else {
+        let detail = format!("a value is nested deeper than {MAXIMUM_DEPTH} levels");
+        return Err(Error::new(ErrorKind::InvalidOperation, detail));
+    };
     match value.kind() {
         ValueKind::String => write_text_repr(value.as_str().unwrap_or_default(), out),
         ValueKind::Number if !value.is_integer() => {
             out.push_str(&f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float));
         }
         ValueKind::Undefined => out.push_str("Undefined"),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable => {
             let tuple = value.downcast_object_ref::<Tuple>().is_some();
             out.push(if tuple { '(' } else { '[' });
-            let items = write_items(value, out);
-            if tuple && items == 1 {
+            let mut count = 0;
+            for item in value.try_iter()? {
+                if count > 0 {
+                    out.push_str(", ");
+                }
+                write_repr(state, &item, depth, out)?;
+                count += 1;
+            }
+            if tuple && count == 1 {
                 out.push(',');
             }
             out.push(if tuple { ')' } else { ']' });
@@ -78,9 +94,9 @@ fn write_repr(value: &Value, out: &mut String) {
                 if index > 0 {
                     out.push_str(", ");
                 }
-                write_repr(&key, out);
+                write_repr(state, &key, depth, out)?;
                 out.push_str(": ");
-                write_repr(&item, out);
+                write_repr(state, &item, depth, out)?;
             }
             out.push('}');
         }
@@ -88,18 +104,7 @@ fn write_repr(value: &Value, out: &mut String) {
             let _ = write!(out, "{value}");
         }
     }
-}
-
-fn write_items(value: &Value, out: &mut String) -> usize {
-    let mut count = 0;
-    for item in value.try_iter().into_iter().flatten() {
-        if count > 0 {
-            out.push_str(", ");
-        }
-        write_repr(&item, out);
-        count += 1;
-    }
-    count
+    Ok(())
 }
 
 /// `repr(str)`: single quotes unless only the text holds single ones, escapes for what does not print.

@@ -108,7 +108,9 @@ fn leading_blanks(strip: &Value) -> Option<usize> {
 /// `<0xE2>` is the byte 0xE2.
 fn byte_piece(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
+    // The library would take a sign for a digit.
+    let valid = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if valid { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
 /// The byte that a character of GPT-2's byte-level alphabet stands for: printable Latin-1 characters stand for
