@@ -24,14 +24,27 @@ fn main() {
             let context = Context::with_isa(isa, threads);
             println!("-- {isa:?}");
             dispatch(&context);
-            model(&context, "4-bit, symmetric, groups of 32", 4, 32, true, bandwidth);
-            model(&context, "4-bit, affine, groups of 32", 4, 32, false, bandwidth);
-            model(&context, "4-bit, affine, groups of 64", 4, 64, false, bandwidth);
-            for bits in [2, 3, 5, 6, 8] {
-                shape(&context, &format!("{bits}-bit affine g64"), &affine(&context, 1536, 576, bits, 64, false));
+            if std::env::var_os("ONLY_SHAPES").is_none() {
+                model(&context, "4-bit, symmetric, groups of 32", 4, 32, true, bandwidth);
+                model(&context, "4-bit, affine, groups of 32", 4, 32, false, bandwidth);
+                model(&context, "4-bit, affine, groups of 64", 4, 64, false, bandwidth);
+            }
+            for (bits, group, symmetric) in [
+                (4, 32, true),
+                (4, 32, false),
+                (4, 64, false),
+                (2, 64, false),
+                (3, 64, false),
+                (5, 64, false),
+                (6, 64, false),
+                (8, 32, true),
+                (8, 64, false),
+            ] {
+                let name = format!("{bits}-bit g{group}{}", if symmetric { " symmetric" } else { "" });
+                shape(&context, &name, &affine(&context, 256, 576, bits, group, symmetric));
             }
             for kind in ["f32", "f16", "bf16"] {
-                shape(&context, kind, &dense(&context, 1536, 576, kind));
+                shape(&context, kind, &dense(&context, 256, 576, kind));
             }
         }
     }
@@ -199,19 +212,25 @@ fn model(context: &Context, name: &str, bits: u32, group: usize, symmetric: bool
     }
 }
 
+/// One small matrix that stays in the cache: what the kernels themselves can do.
 fn shape(context: &Context, name: &str, matrix: &Matrix) {
     let (inputs, outputs) = (matrix.in_features(), matrix.out_features());
-    print!("{name} {outputs}x{inputs} (in cache):");
-    for rows in [1, 128] {
-        let x = vec![0.37f32; rows * inputs];
-        let mut output = vec![0.0; rows * outputs];
-        let seconds = time(|| {
-            matmul(context, Precision::Fast, &x, rows, &mut [Product::new(matrix, &mut output)]).expect("shapes fit");
-        });
-        if rows == 1 {
-            print!(" 1 row {:.1} GB/s,", matrix.bytes() as f64 / seconds / 1e9);
-        } else {
-            println!(" {rows} rows {:.1} GMAC/s", (rows * inputs * outputs) as f64 / seconds / 1e9);
+    print!("{name} {outputs}x{inputs} in cache:");
+    for precision in [Precision::Fast, Precision::Exact] {
+        print!(" {precision:?}");
+        for rows in [1, 4, 8, 24, 96] {
+            let x = vec![0.37f32; rows * inputs];
+            let mut output = vec![0.0; rows * outputs];
+            let seconds = time(|| {
+                matmul(context, precision, &x, rows, &mut [Product::new(matrix, &mut output)]).expect("shapes fit");
+            });
+            if rows == 1 {
+                print!(" 1 row {:.1} GB/s;", matrix.bytes() as f64 / seconds / 1e9);
+            } else {
+                print!(" {rows}: {:.1}", (rows * inputs * outputs) as f64 / seconds / 1e9);
+            }
         }
+        print!(" GMAC/s");
     }
+    println!();
 }

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use super::{
     buffers::QuantizedActivations,
-    kernel::{PanelF32, PanelFast, Stream, UnpackF32, UnpackFast, code_offset},
+    kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast, code_offset},
     layout::{BLOCK, ScaleKind, TileLayout},
     matrix::{DenseKind, Format},
     quantize::GroupMeta,
@@ -232,20 +232,22 @@ impl<'a> Plan<'a> {
 
     /// All rows against one tile (of both matrices, if gated).
     unsafe fn stream_tile<K: Kernels>(&self, region: &Region<'_>, tile: usize) {
-        let mut up = [0.0f32; STREAM_ROWS * MAX_LANES];
-        // SAFETY: the caller's promise; `up` and `gate` have room for all rows of a streaming product.
+        let mut sums = MaybeUninit::<[f32; STREAM_ROWS * 2 * MAX_LANES]>::uninit();
+        let sums = sums.as_mut_ptr().cast::<f32>();
+        // SAFETY: the caller's promise; `sums` has room for all rows of a streaming product, gate beside up, and what is
+        // read of it was written by `stream_rows`.
         unsafe {
-            stream_rows::<K>(region, self.weight, tile, &mut up);
-            if let Some((matrix, activation)) = self.gate {
-                let mut gate = [0.0f32; STREAM_ROWS * MAX_LANES];
-                stream_rows::<K>(region, matrix, tile, &mut gate);
-                let used = region.rows * K::LANES;
-                K::gate(activation, &mut gate[..used], &up[..used]);
-                up = gate;
-            }
-            for (row, values) in up.chunks_exact(K::LANES).take(region.rows).enumerate() {
-                self.finish(row, tile * K::LANES, values);
-            }
+            let stride = if let Some((gate, activation)) = self.gate {
+                let stride = 2 * K::LANES;
+                stream_rows::<K>(region, gate, tile, sums, stride);
+                stream_rows::<K>(region, self.weight, tile, sums.add(K::LANES), stride);
+                K::gate(activation, std::slice::from_raw_parts_mut(sums, region.rows * stride), stride);
+                stride
+            } else {
+                stream_rows::<K>(region, self.weight, tile, sums, K::LANES);
+                K::LANES
+            };
+            self.finish::<K>(0, region.rows, tile * K::LANES, sums, stride, K::LANES);
         }
     }
 
@@ -264,60 +266,54 @@ impl<'a> Plan<'a> {
             let panel = panel.as_mut_ptr();
             let out = (&raw mut (*panel).out).cast::<f32>();
             out.write_bytes(0, rows * width);
-            match self.gate {
-                None => {
-                    let part =
-                        Part { matrix: self.weight, first_tile: unit * K::TILES, first_slot: 0, slots: K::TILES };
-                    pass::<K>(region, &[part], panel, first_row, rows);
-                    for row in 0..rows {
-                        let values = std::slice::from_raw_parts(out.add(row * width), width);
-                        self.finish(first_row + row, unit * width, values);
-                    }
+            let columns = if let Some((gate, activation)) = self.gate {
+                let half = K::TILES / 2;
+                let part = |matrix, first_slot| Part { matrix, first_tile: unit * half, first_slot, slots: half };
+                let parts = [part(gate, 0), part(self.weight, half)];
+                if one_pass(region, gate, self.weight) {
+                    pass::<K>(region, &parts, panel, first_row, rows);
+                } else {
+                    pass::<K>(region, &parts[..1], panel, first_row, rows);
+                    pass::<K>(region, &parts[1..], panel, first_row, rows);
                 }
-                Some((gate, activation)) => {
-                    let half = K::TILES / 2;
-                    let part = |matrix, first_slot| Part { matrix, first_tile: unit * half, first_slot, slots: half };
-                    let parts = [part(gate, 0), part(self.weight, half)];
-                    if one_pass(region, gate, self.weight) {
-                        pass::<K>(region, &parts, panel, first_row, rows);
-                    } else {
-                        pass::<K>(region, &parts[..1], panel, first_row, rows);
-                        pass::<K>(region, &parts[1..], panel, first_row, rows);
-                    }
-                    for row in 0..rows {
-                        let values = std::slice::from_raw_parts_mut(out.add(row * width), width);
-                        let (gate, up) = values.split_at_mut(width / 2);
-                        K::gate(activation, gate, up);
-                        self.finish(first_row + row, unit * width / 2, gate);
-                    }
-                }
-            }
+                K::gate(activation, std::slice::from_raw_parts_mut(out, rows * width), width);
+                width / 2
+            } else {
+                let part = Part { matrix: self.weight, first_tile: unit * K::TILES, first_slot: 0, slots: K::TILES };
+                pass::<K>(region, &[part], panel, first_row, rows);
+                width
+            };
+            self.finish::<K>(first_row, rows, unit * columns, out, width, columns);
         }
     }
 
-    /// Puts `values` of one row into the output from `first` on, as far as the output has columns.
-    #[inline]
-    unsafe fn finish(&self, row: usize, first: usize, values: &[f32]) {
+    /// Puts `columns` sums of each row into the output from column `first` on, as far as it has columns.
+    unsafe fn finish<K: Kernels>(
+        &self,
+        first_row: usize,
+        rows: usize,
+        first: usize,
+        values: *const f32,
+        stride: usize,
+        columns: usize,
+    ) {
         let outputs = self.weight.out_features();
         if first >= outputs {
             return;
         }
-        let count = values.len().min(outputs - first);
-        // SAFETY: `row` and `first + count` lie within the output; no other task writes these elements.
-        let output = unsafe { std::slice::from_raw_parts_mut(self.target.0.add(row * outputs + first), count) };
-        match (self.bias, self.accumulate) {
-            (None, false) => output.copy_from_slice(&values[..count]),
-            (None, true) => output.iter_mut().zip(values).for_each(|(output, value)| *output += value),
-            (Some(bias), false) => {
-                for ((output, value), bias) in output.iter_mut().zip(values).zip(&bias[first..]) {
-                    *output = value + bias;
-                }
-            }
-            (Some(bias), true) => {
-                for ((output, value), bias) in output.iter_mut().zip(values).zip(&bias[first..]) {
-                    *output += value + bias;
-                }
-            }
+        let count = columns.min(outputs - first);
+        // SAFETY: the rows and columns lie within the output; no other task writes these elements.
+        unsafe {
+            K::finish(&Finish {
+                values,
+                stride,
+                count,
+                rows,
+                output: self.target.0.add(first_row * outputs + first),
+                output_stride: outputs,
+                bias: self.bias.map(|bias| &bias[first..first + count]),
+                accumulate: self.accumulate,
+            });
         }
     }
 }
@@ -336,8 +332,8 @@ macro_rules! with_bits {
     };
 }
 
-/// All rows of the region against tile `tile`: `[rows][lanes]`.
-unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: usize, out: &mut [f32]) {
+/// All rows of the region against tile `tile`: `lanes` sums per row, rows `stride` apart.
+unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: usize, out: *mut f32, stride: usize) {
     let Some(layout) = region.integer_layout(matrix) else { return };
     let mut row = 0;
     while row < region.rows {
@@ -353,7 +349,8 @@ unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: us
             codes: codes.as_ptr(),
             code_stride: region.columns,
             meta: meta.as_ptr(),
-            out: out[row * K::LANES..].as_mut_ptr(),
+            out: out.wrapping_add(row * stride),
+            out_stride: stride,
         };
         // SAFETY: the tile lies within the matrix; the quantized activations hold `rows` rows from `row` on, and so
         // does `out`.

@@ -49,8 +49,9 @@ pub(crate) struct Stream {
     pub(crate) code_stride: usize,
     /// Per group, rows `groups` apart.
     pub(crate) meta: *const GroupMeta,
-    /// `[rows][lanes]`, written.
+    /// `lanes` sums per row, rows `out_stride` apart; written.
     pub(crate) out: *mut f32,
+    pub(crate) out_stride: usize,
 }
 
 /// What must be added to the codes as [`Simd::dot`] sees them so that `scale * (code + offset)` is the weight, up to a
@@ -182,7 +183,7 @@ unsafe fn stream_groups<S: Simd, const BITS: usize, const ROWS: usize>(arguments
             }
         }
         for row in 0..ROWS {
-            S::store(arguments.out.add(row * S::LANES), total[row]);
+            S::store(arguments.out.add(row * arguments.out_stride), total[row]);
         }
     }
 }
@@ -502,6 +503,59 @@ pub(crate) unsafe fn panel_f32<S: Simd, const TILES: usize, const ROWS: usize, c
                     value = S::add(value, total[row][tile]);
                 }
                 S::store(to, value);
+            }
+        }
+    }
+}
+
+/// Operands of [`finish`].
+pub(crate) struct Finish<'a> {
+    /// `[rows][stride]`: finished sums.
+    pub(crate) values: *const f32,
+    pub(crate) stride: usize,
+    /// Sums to use of each row, from its first on.
+    pub(crate) count: usize,
+    pub(crate) rows: usize,
+    /// Where the first sum of the first row goes, rows `output_stride` apart.
+    pub(crate) output: *mut f32,
+    pub(crate) output_stride: usize,
+    /// Added to each row: `count` numbers.
+    pub(crate) bias: Option<&'a [f32]>,
+    /// Whether the sums are added to the output.
+    pub(crate) accumulate: bool,
+}
+
+/// Puts a block of sums into the output.
+///
+/// # Safety
+/// As for [`stream`].
+#[inline(always)]
+pub(crate) unsafe fn finish<S: Simd>(arguments: &Finish<'_>) {
+    let whole = arguments.count / S::LANES * S::LANES;
+    // SAFETY: the caller's promise; whole vectors first, then what is left one by one.
+    unsafe {
+        for row in 0..arguments.rows {
+            let from = arguments.values.add(row * arguments.stride);
+            let to = arguments.output.add(row * arguments.output_stride);
+            for column in (0..whole).step_by(S::LANES) {
+                let mut value = S::load(from.add(column));
+                if let Some(bias) = arguments.bias {
+                    value = S::add(value, S::load(bias.as_ptr().add(column)));
+                }
+                if arguments.accumulate {
+                    value = S::add(value, S::load(to.add(column)));
+                }
+                S::store(to.add(column), value);
+            }
+            for column in whole..arguments.count {
+                let mut value = *from.add(column);
+                if let Some(bias) = arguments.bias {
+                    value += bias[column];
+                }
+                if arguments.accumulate {
+                    value += *to.add(column);
+                }
+                *to.add(column) = value;
             }
         }
     }

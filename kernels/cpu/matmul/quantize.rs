@@ -1,7 +1,5 @@
 //! Activations quantized to signed 8 bits, one scale per group of consecutive elements.
 
-use super::layout::BLOCK;
-
 /// What a product needs to know about one group of quantized activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[repr(C)]
@@ -14,32 +12,39 @@ pub(crate) struct GroupMeta {
     pub(crate) scaled_sum: f32,
 }
 
-/// Quantizes a row: `scale = max |x| / 127`, `code = round(x / scale)` to nearest, ties to even. A group with a NaN or an
+/// Quantizes a row: `scale = max |x| * (1/127)`, `code = round(x / scale)` to nearest, ties to even. A group with a NaN or an
 /// infinity gets a scale that is one, so that the product shows it.
-///
-/// Written so that the compiler makes vector code of it where it is inlined.
 #[inline(always)]
 pub(crate) fn quantize_row(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [GroupMeta]) {
+    match group {
+        32 => quantize_groups::<32>(x, codes, meta),
+        64 => quantize_groups::<64>(x, codes, meta),
+        _ => quantize_groups::<128>(x, codes, meta),
+    }
+}
+
+/// Loops over arrays of fixed size, so that the compiler makes vector code of them where this is inlined. (Not `map`:
+/// that is not always inlined, and then not compiled for the instruction set of the caller.)
+#[inline(always)]
+fn quantize_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], meta: &mut [GroupMeta]) {
     // Adding 1.5 * 2^23 rounds to an integer (ties to even) and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    for ((x, codes), meta) in x.chunks_exact(group).zip(codes.chunks_exact_mut(group)).zip(meta) {
-        // Magnitudes order like their bit patterns; NaN is above all. A maximum per position of a block first: vectors.
-        let mut largest = [0u32; BLOCK];
-        for x in x.as_chunks::<BLOCK>().0 {
-            for (largest, value) in largest.iter_mut().zip(x) {
-                *largest = (*largest).max(value.to_bits() & 0x7fff_ffff);
-            }
+    let groups = x.as_chunks::<GROUP>().0.iter().zip(codes.as_chunks_mut::<GROUP>().0).zip(meta);
+    for ((x, codes), meta) in groups {
+        // Magnitudes order like their bit patterns; NaN is above all.
+        let mut largest = 0u32;
+        for value in x {
+            largest = largest.max(value.to_bits() & 0x7fff_ffff);
         }
-        let largest = f32::from_bits(largest.iter().fold(0, |largest, value| largest.max(*value)));
+        let largest = f32::from_bits(largest);
         let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
         let mut sum = 0i32;
-        for (x, codes) in x.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0) {
-            let rounded =
-                x.map(|value| ((value * inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32));
-            sum = rounded.iter().fold(sum, |sum, value| sum.wrapping_add(*value));
-            *codes = rounded.map(|value| value as i8);
+        for (code, value) in codes.iter_mut().zip(x) {
+            let rounded = ((value * inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+            *code = rounded as i8;
+            sum = sum.wrapping_add(rounded);
         }
-        let scale = largest / 127.0;
+        let scale = largest * (1.0 / 127.0);
         *meta = GroupMeta { scale, sum: sum as f32, scaled_sum: scale * sum as f32 };
     }
 }

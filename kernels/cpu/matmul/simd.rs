@@ -1,7 +1,7 @@
 //! What a vector instruction set must offer for the products to be written once for all of them.
 #![allow(unsafe_code)]
 
-use super::kernel::{PanelF32, PanelFast, Stream, UnpackF32, UnpackFast};
+use super::kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast};
 use crate::Activation;
 
 /// Vectors of one instruction set: `LANES` 32-bit lanes, used as floats, as integers, or as `4 * LANES` bytes.
@@ -86,7 +86,9 @@ pub(crate) trait Kernels: Simd {
     /// Likewise in single precision.
     unsafe fn panel_f32(arguments: &PanelF32, rows: usize) -> usize;
     unsafe fn quantize(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [super::quantize::GroupMeta]);
-    unsafe fn gate(activation: Activation, gate: &mut [f32], up: &[f32]);
+    /// In each of the rows of `width` sums, the first half becomes `activation(first half) * second half`.
+    unsafe fn gate(activation: Activation, rows: &mut [f32], width: usize);
+    unsafe fn finish(arguments: &Finish<'_>);
 }
 
 /// Compiles the generic kernels for one instruction set: its target features, the tiles of a panel, and the rows of the
@@ -173,8 +175,17 @@ macro_rules! compile_kernels {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn gate(activation: crate::Activation, gate: &mut [f32], up: &[f32]) {
-                activation.apply_gated(gate, up);
+            unsafe fn gate(activation: crate::Activation, rows: &mut [f32], width: usize) {
+                for row in rows.chunks_exact_mut(width) {
+                    let (gate, up) = row.split_at_mut(width / 2);
+                    activation.apply_gated(gate, up);
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn finish(arguments: &crate::matmul::kernel::Finish<'_>) {
+                // SAFETY: as above.
+                unsafe { crate::matmul::kernel::finish::<Self>(arguments) }
             }
         }
     };
