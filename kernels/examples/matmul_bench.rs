@@ -94,7 +94,7 @@ fn dispatch(context: &Context) {
 
 fn affine(context: &Context, outputs: usize, inputs: usize, bits: u32, group: usize, symmetric: bool) -> Matrix {
     let packed: Vec<u8> =
-        (0..outputs * inputs * bits as usize / 8).map(|index| (index * 2_654_435_761 >> 7) as u8).collect();
+        (0..outputs * inputs * bits as usize / 8).map(|index| ((index * 2_654_435_761) >> 7) as u8).collect();
     let scale = half::f16::from_f32(0.0127);
     let center = (1 << (bits - 1)) as f32;
     let bias = half::f16::from_f32(if symmetric { -center * scale.to_f32() } else { -0.09 });
