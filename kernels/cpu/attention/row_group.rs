@@ -103,6 +103,8 @@ impl<E: Element> RowGroup<'_, E> {
                 let columns = tile_start.max(page_start) - page_start..end.min(page_start + PAGE_TOKENS) - page_start;
                 let target = Matrix { start: weights.start.add(page_start), ..weights };
                 scores::<V, E, M>(queries, pages[page], head_dim, PAGE_TOKENS, columns.clone(), target);
+                // What a page does not hold yet may be NaN, which a weight of zero would not silence: runs end with the
+                // last visible token.
                 let token = first.max(page_start) - page_start;
                 let values = pages[page].add(head_dim * PAGE_TOKENS + token * head_dim);
                 *run = ValueRun { values, tokens: columns.end - token };
