@@ -18,7 +18,10 @@ fn the_queue_is_bounded_and_says_when_to_come_back() {
     });
     drop(streams);
     wait_until(Duration::from_secs(1), "all are gone", || engine.status().cancelled == 5);
-    assert_eq!(answer(&engine, GenerationRequest { max_tokens: Some(1), ..request("?") }).reason(), FinishReason::Length);
+    assert_eq!(
+        answer(&engine, GenerationRequest { max_tokens: Some(1), ..request("?") }).reason(),
+        FinishReason::Length
+    );
 }
 
 #[test]
