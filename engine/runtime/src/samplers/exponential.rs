@@ -30,30 +30,37 @@ fn exp(x: f32) -> f32 {
 
 /// The sum of exp(logit - maximum).
 pub(super) fn sum(logits: &[f32], maximum: f32) -> f64 {
-    logits.chunks(BLOCK).map(|block| f64::from(block_sum(block, maximum, 1.0, |_, _| {}))).sum()
+    let block_sum = |block: &[f32]| {
+        let mut sums = [0.0f32; LANES];
+        let (chunks, rest) = block.as_chunks::<LANES>();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                sums[lane] += exp(chunk[lane] - maximum);
+            }
+        }
+        for (lane, logit) in rest.iter().enumerate() {
+            sums[lane] += exp(logit - maximum);
+        }
+        f64::from(sums.iter().sum::<f32>())
+    };
+    logits.chunks(BLOCK).map(block_sum).sum()
 }
 
-/// Writes exp((logit - maximum) * scale) for one block and returns their sum.
-pub(super) fn write_block(block: &[f32], maximum: f32, scale: f32, weights: &mut [f32]) -> f32 {
-    block_sum(block, maximum, scale, |index, weight| weights[index] = weight)
-}
-
-#[inline(always)]
-fn block_sum(block: &[f32], maximum: f32, scale: f32, mut note: impl FnMut(usize, f32)) -> f32 {
+/// Writes exp((logit - maximum) * scale) for one block, 0 for logits below `least`, and returns their sum.
+pub(super) fn write_block(block: &[f32], maximum: f32, scale: f32, least: f32, weights: &mut [f32]) -> f32 {
+    let weight = |logit: f32| if logit < least { 0.0 } else { exp((logit - maximum) * scale) };
     let mut sums = [0.0f32; LANES];
     let (chunks, rest) = block.as_chunks::<LANES>();
-    for (index, chunk) in chunks.iter().enumerate() {
+    let (weight_chunks, rest_weights) = weights.as_chunks_mut::<LANES>();
+    for (chunk, weights) in chunks.iter().zip(weight_chunks) {
         for lane in 0..LANES {
-            let weight = exp((chunk[lane] - maximum) * scale);
-            sums[lane] += weight;
-            note(index * LANES + lane, weight);
+            weights[lane] = weight(chunk[lane]);
+            sums[lane] += weights[lane];
         }
     }
-    let done = chunks.len() * LANES;
-    for (index, logit) in rest.iter().enumerate() {
-        let weight = exp((logit - maximum) * scale);
-        sums[index % LANES] += weight;
-        note(done + index, weight);
+    for ((lane, logit), place) in rest.iter().enumerate().zip(rest_weights) {
+        *place = weight(*logit);
+        sums[lane] += *place;
     }
     sums.iter().sum()
 }

@@ -103,8 +103,12 @@ fn filters_and_their_order_agree_with_mlx_lm() {
         bias::apply(&sampler.parameters.logit_bias, &mut logits);
         sampler.penalties.apply(&mut logits);
         let maximum = maximum::of(&logits).unwrap();
-        let mut candidates = Vec::new();
-        sampler.narrow(&logits, maximum, &mut candidates);
+        let mut scratch = Scratch::default();
+        let narrowed = sampler.narrow(&logits, maximum, &mut scratch);
+        if let Narrowed::Least(least) = narrowed {
+            candidate::collect(&logits, maximum, least, &mut scratch.candidates);
+        }
+        let mut candidates = scratch.candidates;
         candidates.sort_unstable_by_key(|candidate| candidate.token);
         let kept: Vec<u32> = candidates.iter().map(|candidate| candidate.token).collect();
         assert_eq!(kept, case.kept, "case {index}");
