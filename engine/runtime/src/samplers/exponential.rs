@@ -13,18 +13,19 @@ const LEAST: f32 = -87.0;
 /// of degree 7, whose next term is below 6e-9; 2^n by its exponent bits.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
-    // Adding and taking away 1.5 * 2^23 rounds to an integer without a call.
+    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits; conversions by `as` vectorise badly.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     let clamped = if x > LEAST { x } else { LEAST };
-    let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = (clamped - n * LN_2_HIGH) - n * LN_2_LOW;
     let mut polynomial = 1.0 / 5040.0;
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         polynomial = polynomial * r + coefficient;
     }
-    let power = f32::from_bits(((n as i32 + 127) << 23) as u32);
+    let power = f32::from_bits(rounded.to_bits().wrapping_add(127) << 23);
     if x < LEAST { 0.0 } else { polynomial * power }
 }
 
@@ -48,7 +49,10 @@ pub(super) fn sum(logits: &[f32], maximum: f32) -> f64 {
 
 /// Writes exp((logit - maximum) * scale) for one block, 0 for logits below `least`, and returns their sum.
 pub(super) fn write_block(block: &[f32], maximum: f32, scale: f32, least: f32, weights: &mut [f32]) -> f32 {
-    let weight = |logit: f32| if logit < least { 0.0 } else { exp((logit - maximum) * scale) };
+    let weight = |logit: f32| {
+        let weight = exp((logit - maximum) * scale);
+        if logit < least { 0.0 } else { weight }
+    };
     let mut sums = [0.0f32; LANES];
     let (chunks, rest) = block.as_chunks::<LANES>();
     let (weight_chunks, rest_weights) = weights.as_chunks_mut::<LANES>();

@@ -41,12 +41,11 @@ pub(super) fn nucleus_least_logit(logits: &[f32], maximum: f32, top_p: f32, scra
         .sum();
     let least = least_logit(logits.len(), maximum, total, top_p);
     let scale = BUCKETS as f32 / (maximum - least);
-    let bucket = |logit: f32| (((maximum - logit) * scale) as usize).min(BUCKETS - 1);
-    let mut masses = [0.0f64; BUCKETS];
+    // The last bucket takes all that is below, too: asking first whether a token is would cost more.
+    let bucket = |logit: f32| rounded((maximum - logit) * scale).min(BUCKETS);
+    let mut masses = [0.0f64; BUCKETS + 1];
     for (&logit, &weight) in logits.iter().zip(weights.iter()) {
-        if logit >= least {
-            masses[bucket(logit)] += f64::from(weight);
-        }
+        masses[bucket(logit)] += f64::from(weight);
     }
     let target = f64::from(top_p) * total;
     let mut above = 0.0;
@@ -64,6 +63,13 @@ pub(super) fn nucleus_least_logit(logits: &[f32], maximum: f32, top_p: f32, scra
         above += mass;
     }
     least
+}
+
+/// A number from 0 to 2^22 rounded to an integer; a larger one gives a larger integer. Adding 2^23 leaves the integer in
+/// the low bits, which is much faster than `as`: that minds numbers out of range.
+fn rounded(value: f32) -> usize {
+    const SHIFT: f32 = 8_388_608.0;
+    ((value + SHIFT).to_bits() - SHIFT.to_bits()) as usize
 }
 
 /// Keeps the nucleus. The candidates must hold every token more probable than the last of them; `total` is the sum of
