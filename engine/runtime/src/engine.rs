@@ -28,7 +28,7 @@ use self::{
 use crate::{EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
 
 /// How an engine shares its model among requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
     /// How many requests run at once; the others wait. At least 1.
     pub max_concurrent: usize,
@@ -70,7 +70,7 @@ struct Loaded {
 }
 
 impl Engine {
-    /// Starts the engine thread, builds the model on it with `load`, and returns once it is loaded.
+    /// Starts the engine thread, builds the model on it with `load`, and returns once it is loaded. Blocks until then.
     ///
     /// `name` is the model's, for the thread and for messages.
     ///
@@ -105,7 +105,12 @@ impl Engine {
                         kv_capacity: model.kv_budget().capacity,
                     };
                     if report.send(Ok(facts)).is_ok() {
-                        Worker::new(model, inbox, text, max_concurrent).run();
+                        let worker = Worker::new(model, Arc::clone(&inbox), text, max_concurrent);
+                        // Everything that can fail is caught closer by; this keeps callers from waiting for ever should
+                        // the loop itself be at fault.
+                        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
+                            inbox.close(&format!("its thread panicked: {}", worker::panic_message(&*panic)));
+                        }
                     }
                 }
             })

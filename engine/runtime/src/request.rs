@@ -93,16 +93,16 @@ impl GenerationRequest {
         known_tokens("prompt", self.prompt.iter().copied(), vocabulary)?;
         self.sampling.validate(vocabulary)?;
         if self.stop.iter().any(String::is_empty) {
-            return Err(invalid("stop", "an empty text", "texts of at least one character"));
+            return Err(invalid("stop", &"an empty text", "texts of at least one character"));
         }
         let stop_bytes = self.stop.iter().map(String::len).sum::<usize>();
         if stop_bytes > MAX_STOP_BYTES {
             let value = format!("{stop_bytes} bytes long in all");
-            return Err(invalid("stop", value, format!("at most {MAX_STOP_BYTES} bytes")));
+            return Err(invalid("stop", &value, format!("at most {MAX_STOP_BYTES} bytes")));
         }
         match self.top_logprobs {
             Some(count) if count > vocabulary => {
-                Err(invalid("top_logprobs", count, format!("at most {vocabulary}, the model's number of tokens")))
+                Err(invalid("top_logprobs", &count, format!("at most {vocabulary}, the model's number of tokens")))
             }
             _ => Ok(()),
         }
@@ -146,19 +146,19 @@ impl SamplingParameters {
             if !(0.0..=largest).contains(&value) {
                 let expected =
                     if largest == f32::MAX { "a number of at least 0".into() } else { format!("from 0 to {largest}") };
-                return Err(invalid(name, value, expected));
+                return Err(invalid(name, &value, expected));
             }
         }
         for (name, value) in
             [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
         {
             if !value.is_finite() {
-                return Err(invalid(name, value, "a finite number"));
+                return Err(invalid(name, &value, "a finite number"));
             }
         }
         known_tokens("logit_bias", self.logit_bias.iter().map(|&(token, _)| token), vocabulary)?;
         match self.logit_bias.iter().find(|(_, bias)| !bias.is_finite()) {
-            Some(&(token, bias)) => Err(invalid("logit_bias", format!("{bias} for token {token}"), "a finite number")),
+            Some(&(token, bias)) => Err(invalid("logit_bias", &format!("{bias} for token {token}"), "a finite number")),
             None => Ok(()),
         }
     }
@@ -175,7 +175,7 @@ fn known_tokens(
     }
 }
 
-fn invalid(name: &'static str, value: impl ToString, expected: impl Into<String>) -> SubmitError {
+fn invalid(name: &'static str, value: &dyn std::fmt::Display, expected: impl Into<String>) -> SubmitError {
     SubmitError::InvalidParameter { name, value: value.to_string(), expected: expected.into() }
 }
 

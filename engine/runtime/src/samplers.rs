@@ -5,9 +5,8 @@
 //! the [`greedy`] choice follows. Otherwise [`top_p`], [`min_p`], [`xtc`] and [`top_k`] narrow the distribution, each
 //! on what the one before left, and [`temperature`] sharpens or flattens what is left when the token is drawn.
 //!
-//! The vocabulary has up to 262,144 tokens and a token may take 3 ms in all, so nothing sorts it: top-p, min-p and top-k
-//! each give a least logit that lets almost all tokens go in one pass, and the rest is selected, not sorted. The
-//! scratch memory lives on, so choosing a token allocates nothing once it is warm, unless probabilities are asked for.
+//! The vocabulary has up to 262,144 tokens and a token may take 3 ms in all, so nothing sorts it: top-p and min-p are
+//! turned into a least logit, and top-k selects in one pass. The scratch memory lives on, so choosing a token allocates nothing once it is warm, unless probabilities are asked for.
 
 mod bias;
 mod candidate;
@@ -88,52 +87,59 @@ impl Sampler {
             return Ok(Chosen { token, logprob });
         }
         let maximum = maximum::of(logits)?;
-        let token = if self.keeps_all() {
-            let draw = self.random.random();
-            temperature::draw_from_all(logits, maximum, self.parameters.temperature, draw, &mut scratch.weights)
-        } else {
-            self.narrow(logits, maximum, &mut scratch.candidates);
-            let draw = self.random.random();
-            temperature::draw(&mut scratch.candidates, self.parameters.temperature, draw)
+        let token = match self.narrow(logits, maximum, scratch) {
+            Narrowed::Least(least) => {
+                let draw = self.random.random();
+                let temperature = self.parameters.temperature;
+                temperature::draw_from_all(logits, maximum, least, temperature, draw, &mut scratch.weights)
+            }
+            Narrowed::Candidates => {
+                let draw = self.random.random();
+                temperature::draw(&mut scratch.candidates, self.parameters.temperature, draw)
+            }
         };
         let logprob =
             top_logprobs.map(|count| logprobs::report(logits, maximum, token, count, &mut scratch.candidates));
         Ok(Chosen { token, logprob })
     }
 
-    fn keeps_all(&self) -> bool {
-        let SamplingParameters { top_p, top_k, min_p, xtc_probability, .. } = self.parameters;
-        !(top_p::narrows(top_p) || top_k > 0 || min_p > 0.0 || xtc_probability > 0.0)
-    }
-
-    /// Leaves in `candidates` the tokens that may be drawn; never none.
-    fn narrow(&mut self, logits: &[f32], maximum: f32, candidates: &mut Vec<Candidate>) {
+    /// Finds the tokens that may be drawn; never none.
+    fn narrow(&mut self, logits: &[f32], maximum: f32, scratch: &mut Scratch) -> Narrowed {
         let SamplingParameters { top_p, top_k, min_p, xtc_probability, xtc_threshold, .. } = self.parameters;
         let xtc_applies = xtc_probability > 0.0 && self.random.random::<f32>() <= xtc_probability;
         let mut least = min_p::least_logit(maximum, min_p);
-        let mut total = 0.0;
-        if top_p::narrows(top_p) {
-            total = exponential::sum(logits, maximum);
-            least = least.max(top_p::least_logit(logits.len(), maximum, total, top_p));
-        }
         // Top-p, min-p and top-k each keep a beginning of the tokens in the order of their probability, so the order of
         // these three does not matter, and the one that is cheapest to find goes first. Only XTC, which drops from the
         // front, must have its place.
         if top_k > 0 && !xtc_applies {
-            top_k::collect(logits, maximum, top_k, least, candidates);
-        } else {
-            candidate::collect(logits, maximum, least, candidates);
+            top_k::collect(logits, maximum, top_k, least, &mut scratch.candidates);
+            if top_p::narrows(top_p) {
+                top_p::apply(&mut scratch.candidates, exponential::sum(logits, maximum), top_p);
+            }
+            return Narrowed::Candidates;
         }
         if top_p::narrows(top_p) {
-            top_p::apply(candidates, total, top_p);
+            least = least.max(top_p::nucleus_least_logit(logits, maximum, top_p, scratch));
         }
-        if xtc_applies {
-            xtc::apply(candidates, xtc_threshold, &self.xtc_exempt);
-            if top_k > 0 {
-                top_k::apply(candidates, top_k);
-            }
+        if !xtc_applies {
+            return Narrowed::Least(least);
         }
+        candidate::collect(logits, maximum, least, &mut scratch.candidates);
+        xtc::apply(&mut scratch.candidates, xtc_threshold, &self.xtc_exempt);
+        if top_k > 0 {
+            top_k::apply(&mut scratch.candidates, top_k);
+        }
+        Narrowed::Candidates
     }
+}
+
+/// Which tokens may be drawn.
+#[derive(Debug)]
+enum Narrowed {
+    /// Those with at least this logit.
+    Least(f32),
+    /// The candidates in the scratch memory.
+    Candidates,
 }
 
 #[cfg(test)]

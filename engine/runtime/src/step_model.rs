@@ -79,8 +79,8 @@ pub enum StepModelError {
         /// Tokens that fit.
         capacity: usize,
     },
-    /// The model's computation panicked; this is a fault in Linnet.
-    #[error("the model panicked: {0}; please report this")]
+    /// A computation panicked; this is a fault in Linnet.
+    #[error("the engine met an internal fault: {0}; please report this")]
     Panicked(String),
     /// The model's output is no distribution: it holds NaN, or nothing finite.
     #[error("the model's logits are not numbers ({0}); its weights may be damaged: verify or import the model again")]

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     EngineHealth,
-    inbox::{Arrival, Inbox},
+    inbox::{Arrival, Inbox, Submission},
     plan::{PlannedRow, StepPlan, View, plan_step},
     sequence::{Progress, Sequence},
 };
@@ -72,12 +72,28 @@ impl<M: StepModel> Worker<M> {
     fn admit(&mut self) -> Option<String> {
         while self.sequences.len() < self.max_concurrent {
             match self.inbox.take(self.sequences.is_empty()) {
-                Arrival::Request(submission) => self.sequences.push(Sequence::new(submission, &self.text)),
+                Arrival::Request(submission) => self.begin(submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
             }
         }
         self.inbox.stop_reason()
+    }
+
+    fn begin(&mut self, submission: Submission) {
+        let events = submission.events.clone();
+        let text = &self.text;
+        match catch_unwind(AssertUnwindSafe(|| Sequence::new(submission, text))) {
+            Ok(sequence) => self.sequences.push(sequence),
+            Err(panic) => {
+                let active = self.sequences.len();
+                self.inbox.update(|status| {
+                    status.active = active;
+                    status.failed += 1;
+                });
+                drop(events.send(GenerationEvent::Failed(panicked(&*panic))));
+            }
+        }
     }
 
     fn drop_cancelled(&mut self) {
@@ -184,7 +200,10 @@ impl<M: StepModel> Worker<M> {
             if before == 0 {
                 prompt_tokens += row.tokens as u64;
             }
-            if let Progress::Ended(event) = sequence.advance(row.tokens, now) {
+            // The tokenizer works in here; a panic of its must not reach the others.
+            let progress = catch_unwind(AssertUnwindSafe(|| sequence.advance(row.tokens, now)))
+                .unwrap_or_else(|panic| Progress::Ended(GenerationEvent::Failed(panicked(&*panic))));
+            if let Progress::Ended(event) = progress {
                 ended.push((row.sequence, event));
             }
             generated_tokens += (sequence.generated() - before) as u64;

@@ -13,47 +13,58 @@ const LEAST: f32 = -87.0;
 /// of degree 7, whose next term is below 6e-9; 2^n by its exponent bits.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
-    // Adding and taking away 1.5 * 2^23 rounds to an integer without a call.
+    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits; conversions by `as` vectorise badly.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     let clamped = if x > LEAST { x } else { LEAST };
-    let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = (clamped - n * LN_2_HIGH) - n * LN_2_LOW;
     let mut polynomial = 1.0 / 5040.0;
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         polynomial = polynomial * r + coefficient;
     }
-    let power = f32::from_bits(((n as i32 + 127) << 23) as u32);
+    let power = f32::from_bits(rounded.to_bits().wrapping_add(127) << 23);
     if x < LEAST { 0.0 } else { polynomial * power }
 }
 
 /// The sum of exp(logit - maximum).
 pub(super) fn sum(logits: &[f32], maximum: f32) -> f64 {
-    logits.chunks(BLOCK).map(|block| f64::from(block_sum(block, maximum, 1.0, |_, _| {}))).sum()
+    let block_sum = |block: &[f32]| {
+        let mut sums = [0.0f32; LANES];
+        let (chunks, rest) = block.as_chunks::<LANES>();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                sums[lane] += exp(chunk[lane] - maximum);
+            }
+        }
+        for (lane, logit) in rest.iter().enumerate() {
+            sums[lane] += exp(logit - maximum);
+        }
+        f64::from(sums.iter().sum::<f32>())
+    };
+    logits.chunks(BLOCK).map(block_sum).sum()
 }
 
-/// Writes exp((logit - maximum) * scale) for one block and returns their sum.
-pub(super) fn write_block(block: &[f32], maximum: f32, scale: f32, weights: &mut [f32]) -> f32 {
-    block_sum(block, maximum, scale, |index, weight| weights[index] = weight)
-}
-
-#[inline(always)]
-fn block_sum(block: &[f32], maximum: f32, scale: f32, mut note: impl FnMut(usize, f32)) -> f32 {
+/// Writes exp((logit - maximum) * scale) for one block, 0 for logits below `least`, and returns their sum.
+pub(super) fn write_block(block: &[f32], maximum: f32, scale: f32, least: f32, weights: &mut [f32]) -> f32 {
+    let weight = |logit: f32| {
+        let weight = exp((logit - maximum) * scale);
+        if logit < least { 0.0 } else { weight }
+    };
     let mut sums = [0.0f32; LANES];
     let (chunks, rest) = block.as_chunks::<LANES>();
-    for (index, chunk) in chunks.iter().enumerate() {
+    let (weight_chunks, rest_weights) = weights.as_chunks_mut::<LANES>();
+    for (chunk, weights) in chunks.iter().zip(weight_chunks) {
         for lane in 0..LANES {
-            let weight = exp((chunk[lane] - maximum) * scale);
-            sums[lane] += weight;
-            note(index * LANES + lane, weight);
+            weights[lane] = weight(chunk[lane]);
+            sums[lane] += weights[lane];
         }
     }
-    let done = chunks.len() * LANES;
-    for (index, logit) in rest.iter().enumerate() {
-        let weight = exp((logit - maximum) * scale);
-        sums[index % LANES] += weight;
-        note(done + index, weight);
+    for ((lane, logit), place) in rest.iter().enumerate().zip(rest_weights) {
+        *place = weight(*logit);
+        sums[lane] += *place;
     }
     sums.iter().sum()
 }

@@ -32,8 +32,15 @@ pub(super) fn draw(candidates: &mut [Candidate], temperature: f32, draw: f64) ->
     last
 }
 
-/// Draws from all tokens: one pass for the weights, then block by block to the drawn one.
-pub(super) fn draw_from_all(logits: &[f32], maximum: f32, temperature: f32, draw: f64, weights: &mut Vec<f32>) -> u32 {
+/// Draws from all tokens whose logit is at least `least`: one pass for the weights, then block by block to the drawn one.
+pub(super) fn draw_from_all(
+    logits: &[f32],
+    maximum: f32,
+    least: f32,
+    temperature: f32,
+    draw: f64,
+    weights: &mut Vec<f32>,
+) -> u32 {
     const BLOCK: usize = exponential::BLOCK;
     let scale = inverse(temperature);
     let blocks = logits.len().div_ceil(BLOCK);
@@ -42,7 +49,7 @@ pub(super) fn draw_from_all(logits: &[f32], maximum: f32, temperature: f32, draw
     let (weights, sums) = weights.split_at_mut(logits.len());
     let mut total = 0.0;
     for ((block, weights), sum) in logits.chunks(BLOCK).zip(weights.chunks_mut(BLOCK)).zip(sums.iter_mut()) {
-        *sum = exponential::write_block(block, maximum, scale, weights);
+        *sum = exponential::write_block(block, maximum, scale, least, weights);
         total += f64::from(*sum);
     }
     let mut left = draw * total;
@@ -80,10 +87,14 @@ mod tests {
     fn drawing_from_all_and_from_candidates_agree() {
         let logits: Vec<f32> = (0..2000).map(|index| ((index * 7919 % 1009) as f32) / 100.0 - 10.0).collect();
         let maximum = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        for step in 0..1000 {
-            let number = f64::from(step) / 1000.0 + 3e-5;
-            let all = draw_from_all(&logits, maximum, 0.7, number, &mut Vec::new());
-            assert_eq!(draw(&mut candidates(&logits), 0.7, number), all, "draw {number}");
+        for least in [f32::NEG_INFINITY, -2.5] {
+            let mut candidates = candidates(&logits);
+            candidates.retain(|candidate| candidate.logit >= least);
+            for step in 0..1000 {
+                let number = f64::from(step) / 1000.0 + 3e-5;
+                let all = draw_from_all(&logits, maximum, least, 0.7, number, &mut Vec::new());
+                assert_eq!(draw(&mut candidates, 0.7, number), all, "draw {number}");
+            }
         }
     }
 
@@ -93,8 +104,8 @@ mod tests {
         logits[700] = 0.0;
         logits[1900] = 0.0;
         let almost_one = 1.0 - f64::EPSILON / 2.0;
-        assert_eq!(draw_from_all(&logits, 0.0, 1.0, 0.0, &mut Vec::new()), 700);
-        assert_eq!(draw_from_all(&logits, 0.0, 1.0, almost_one, &mut Vec::new()), 1900);
+        assert_eq!(draw_from_all(&logits, 0.0, f32::NEG_INFINITY, 1.0, 0.0, &mut Vec::new()), 700);
+        assert_eq!(draw_from_all(&logits, 0.0, f32::NEG_INFINITY, 1.0, almost_one, &mut Vec::new()), 1900);
         assert_eq!(draw(&mut candidates(&logits), 1.0, 0.0), 700);
         assert_eq!(draw(&mut candidates(&logits), 1.0, almost_one), 1900);
     }
@@ -102,7 +113,7 @@ mod tests {
     #[test]
     fn the_smallest_temperature_is_greedy_and_not_nan() {
         let logits = [1.0, 3.0, 2.0];
-        assert_eq!(draw_from_all(&logits, 3.0, f32::from_bits(1), 0.5, &mut Vec::new()), 1);
+        assert_eq!(draw_from_all(&logits, 3.0, f32::NEG_INFINITY, f32::from_bits(1), 0.5, &mut Vec::new()), 1);
         assert_eq!(draw(&mut candidates(&logits), f32::from_bits(1), 0.5), 1);
     }
 }

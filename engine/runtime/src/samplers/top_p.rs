@@ -3,10 +3,13 @@
 //! As in mlx-lm 0.32.2: a token is kept as long as the tokens more probable than it hold less than the share `top_p` of
 //! all probability, and tokens exactly as probable as the last one kept are kept with it.
 
-use super::candidate::Candidate;
+use super::{Scratch, candidate::Candidate, exponential};
 
 /// Slices of this length are sorted instead of halved further.
 const SORTED: usize = 32;
+
+/// Buckets of [`nucleus_least_logit`]: few enough for the fastest cache, many enough for one to hold few tokens.
+const BUCKETS: usize = 512;
 
 /// Whether this value drops anything; 0 and 1 keep all.
 pub(super) fn narrows(top_p: f32) -> bool {
@@ -22,6 +25,51 @@ pub(super) fn least_logit(tokens: usize, maximum: f32, total: f64, top_p: f32) -
     const MARGIN: f64 = 1e-3;
     let share = (1.0 - f64::from(top_p)) / tokens as f64;
     (f64::from(maximum) + (share * total).ln() - MARGIN) as f32
+}
+
+/// The least logit of the nucleus, found in linear time.
+///
+/// The tokens above [`least_logit`] are dealt into buckets of equal width, the most probable first, of which only the
+/// probability is noted; only the bucket in which `top_p` is reached is looked at token by token.
+pub(super) fn nucleus_least_logit(logits: &[f32], maximum: f32, top_p: f32, scratch: &mut Scratch) -> f32 {
+    let Scratch { weights, candidates } = scratch;
+    weights.resize(logits.len(), 0.0);
+    let total: f64 = logits
+        .chunks(exponential::BLOCK)
+        .zip(weights.chunks_mut(exponential::BLOCK))
+        .map(|(block, weights)| f64::from(exponential::write_block(block, maximum, 1.0, f32::NEG_INFINITY, weights)))
+        .sum();
+    let least = least_logit(logits.len(), maximum, total, top_p);
+    let scale = BUCKETS as f32 / (maximum - least);
+    // The last bucket takes all that is below, too: asking first whether a token is would cost more.
+    let bucket = |logit: f32| rounded((maximum - logit) * scale).min(BUCKETS);
+    let mut masses = [0.0f64; BUCKETS + 1];
+    for (&logit, &weight) in logits.iter().zip(weights.iter()) {
+        masses[bucket(logit)] += f64::from(weight);
+    }
+    let target = f64::from(top_p) * total;
+    let mut above = 0.0;
+    for (index, mass) in masses.iter().enumerate() {
+        if above + mass >= target {
+            candidates.clear();
+            let members = logits.iter().zip(weights.iter()).enumerate();
+            candidates.extend(
+                members
+                    .filter(|(_, (logit, _))| **logit >= least && bucket(**logit) == index)
+                    .map(|(token, (&logit, &weight))| Candidate { token: token as u32, logit, weight }),
+            );
+            return last_logit(candidates, target - above);
+        }
+        above += mass;
+    }
+    least
+}
+
+/// A number from 0 to 2^22 rounded to an integer; a larger one gives a larger integer. Adding 2^23 leaves the integer in
+/// the low bits, which is much faster than `as`: that minds numbers out of range.
+fn rounded(value: f32) -> usize {
+    const SHIFT: f32 = 8_388_608.0;
+    ((value + SHIFT).to_bits() - SHIFT.to_bits()) as usize
 }
 
 /// Keeps the nucleus. The candidates must hold every token more probable than the last of them; `total` is the sum of
@@ -92,8 +140,12 @@ mod tests {
             let mut found = Vec::new();
             candidate::collect(&logits, maximum, least_logit(length, maximum, total, top_p), &mut found);
             apply(&mut found, total, top_p);
+            let least = nucleus_least_logit(&logits, maximum, top_p, &mut Scratch::default());
+            let bucketed = logits.iter().filter(|&&logit| logit >= least).count();
             // Summing in another order may move the border by the rounding of one token.
-            assert!(found.len().abs_diff(nucleus) <= 1, "{} is not {nucleus} at {top_p} of {length}", found.len());
+            for found in [found.len(), bucketed] {
+                assert!(found.abs_diff(nucleus) <= 1, "{found} is not {nucleus} at {top_p} of {length}");
+            }
         }
     }
 
@@ -106,5 +158,9 @@ mod tests {
         let mut tokens: Vec<u32> = candidates.iter().map(|candidate| candidate.token).collect();
         tokens.sort_unstable();
         assert_eq!(tokens, [1, 2]);
+        assert_eq!(nucleus_least_logit(&logits, 2.0, 1e-9, &mut Scratch::default()), 2.0);
+        // All equal: no width to deal into buckets, and all are tied.
+        assert_eq!(nucleus_least_logit(&[1.0; 100], 1.0, 0.5, &mut Scratch::default()), 1.0);
+        assert_eq!(nucleus_least_logit(&[1.0, f32::NEG_INFINITY], 1.0, 0.5, &mut Scratch::default()), 1.0);
     }
 }

@@ -38,6 +38,16 @@ pub struct ScriptedModel {
     panic_at: Option<usize>,
     steps: usize,
     probe: Probe,
+    _note: DropNote,
+}
+
+/// Tells the probe when the model is dropped; apart from the model, so that its fields can still be moved.
+struct DropNote(Probe);
+
+impl Drop for DropNote {
+    fn drop(&mut self) {
+        self.0.counts.dropped.fetch_add(1, SeqCst);
+    }
 }
 
 /// What a [`ScriptedModel`] has seen, readable while an engine owns it.
@@ -98,6 +108,7 @@ impl ScriptedModel {
     /// A model that calls `script` with all tokens of a sequence to learn what follows them. It has the vocabulary of
     /// [`super::byte_text`], a context of 4096 tokens and prefill chunks of 32.
     pub fn new(script: impl Fn(&[u32]) -> Next + Send + 'static) -> Self {
+        let probe = Probe::default();
         Self {
             script: Box::new(script),
             sequences: HashMap::new(),
@@ -110,7 +121,8 @@ impl ScriptedModel {
             error_at: None,
             panic_at: None,
             steps: 0,
-            probe: Probe::default(),
+            _note: DropNote(probe.clone()),
+            probe,
         }
     }
 
@@ -283,12 +295,6 @@ impl StepModel for ScriptedModel {
             logits(index, &mut values);
         }
         Ok(())
-    }
-}
-
-impl Drop for ScriptedModel {
-    fn drop(&mut self) {
-        self.probe.counts.dropped.fetch_add(1, SeqCst);
     }
 }
 

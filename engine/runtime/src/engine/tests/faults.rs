@@ -156,3 +156,34 @@ fn what_cannot_run_is_refused_before_it_waits() {
     );
     assert_eq!(engine.status().requests, 0);
 }
+
+#[test]
+fn a_tokenizer_that_panics_fails_only_its_own_request() {
+    struct Fragile;
+    impl crate::Detokenizer for Fragile {
+        fn push(&mut self, token: u32, text: &mut String) -> Result<(), StepModelError> {
+            assert!(token != 66, "no B");
+            text.push('x');
+            Ok(())
+        }
+
+        fn finish(&mut self, _text: &mut String) {}
+    }
+    let text = crate::EngineText::new(
+        |show_special| {
+            assert!(!show_special, "no special tokens");
+            Box::new(Fragile)
+        },
+        vec![BYTE_EOS],
+    );
+    let model = ScriptedModel::new(|tokens| Next::Token(if tokens.len() < 30 { tokens[0] } else { BYTE_EOS }));
+    let engine = Engine::start("fragile", EngineOptions::default(), text, move || Ok(model)).unwrap();
+    let good = engine.submit(request("A")).unwrap();
+    let bad = engine.submit(request("B")).unwrap();
+    let worse = engine.submit(GenerationRequest { show_special_tokens: true, ..request("A") }).unwrap();
+    assert!(matches!(read(bad).failed, Some(StepModelError::Panicked(message)) if message.contains("no B")));
+    assert!(matches!(read(worse).failed, Some(StepModelError::Panicked(message)) if message.contains("no special")));
+    assert_eq!(read(good).text(), "x".repeat(29));
+    let status = engine.status();
+    assert_eq!((status.active, status.finished, status.failed), (0, 1, 2));
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    SamplingParameters,
+    EngineText, SamplingParameters,
     testing::{BYTE_EOS, Next},
 };
 
@@ -138,6 +138,30 @@ fn probabilities_come_with_every_token_and_only_on_demand() {
             if count > 0 {
                 assert_eq!(logprob.top[0].0, token);
             }
+        }
+    }
+}
+
+#[test]
+fn a_real_tokenizer_streams_every_character_whole() {
+    let tokenizers = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/tokenizers");
+    for name in ["byte_level", "byte_fallback"] {
+        let tokenizer = linnet_models::Tokenizer::load(&tokenizers.join(name)).unwrap();
+        let text = "👩‍👩‍👧‍👦 नमस्ते 한국어 \u{1112}\u{1161}\u{11ab}";
+        let eos = tokenizer.eos().unwrap();
+        let answer_tokens = tokenizer.encode(text, false).unwrap();
+        assert!(answer_tokens.len() > text.chars().count(), "characters are split over tokens");
+        let model = ScriptedModel::answers(vec![(vec![5], [answer_tokens, vec![eos]].concat())])
+            .vocabulary_size(tokenizer.vocabulary_size());
+        let text_side = EngineText::from_tokenizer(tokenizer, vec![eos]);
+        assert!(text_side.xtc_exempt.contains(&eos) && text_side.xtc_exempt.len() > 1);
+        let engine = Engine::start(name, EngineOptions::default(), text_side, move || Ok(model)).unwrap();
+        for stop in [vec![], vec!["한국".into()]] {
+            let expected = if stop.is_empty() { text } else { "👩‍👩‍👧‍👦 नमस्ते " };
+            let request = GenerationRequest { prompt: vec![5], stop, ..Default::default() };
+            let answer = answer(&engine, request);
+            assert_eq!((answer.text().as_str(), answer.reason()), (expected, FinishReason::Stop));
+            assert!(!answer.pieces.iter().any(|piece| piece.contains('\u{fffd}')), "{:?}", answer.pieces);
         }
     }
 }
