@@ -1,0 +1,21 @@
+//! `linnet bench`.
+
+mod local;
+mod measure;
+
+pub(crate) use local::LocalArguments;
+
+use crate::exit::Exit;
+
+/// What can be measured.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Measure prefill and decode of a model on this machine
+    Local(LocalArguments),
+}
+
+pub(crate) fn run(command: BenchCommand) -> anyhow::Result<Exit> {
+    match command {
+        BenchCommand::Local(arguments) => local::run(&arguments),
+    }
+}
