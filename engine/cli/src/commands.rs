@@ -15,7 +15,7 @@ use crate::exit::Exit;
 /// Does what was asked.
 pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Chat(arguments) => chat::run(&arguments),
         Command::Pull(arguments) => pull::run(&arguments),
         Command::Import(arguments) => import::run(&arguments),

@@ -65,7 +65,11 @@ fn classify(error: &anyhow::Error) -> Exit {
         let on_hub = cause.downcast_ref::<PullError>().is_some_and(|error| {
             matches!(error, PullError::RepositoryNotFound { .. } | PullError::RevisionNotFound { .. })
         });
-        in_library || on_hub || cause.is::<ChoiceError>()
+        let of_choice = cause.downcast_ref::<ChoiceError>().is_some_and(|error| match error {
+            ChoiceError::None | ChoiceError::Several(_) | ChoiceError::NoStarter => true,
+            ChoiceError::Unusable { .. } => false,
+        });
+        in_library || on_hub || of_choice
     });
     if is_missing { Exit::NotFound } else { Exit::Failed }
 }

@@ -26,7 +26,7 @@ impl Machine {
         Self {
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             processor: processor_name(&read("/proc/cpuinfo")),
-            physical_cores: linnet_kernels::physical_cores(),
+            physical_cores: linnet_kernels::pool::physical_cores(),
             logical_cores: std::thread::available_parallelism().map_or(1, usize::from),
             instruction_set: format!("{:?}", linnet_kernels::Isa::detect()).to_lowercase(),
             memory_bytes: memory_bytes(&read("/proc/meminfo")),

@@ -31,7 +31,8 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.trim().chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let is_right: Vec<bool> = rows.first().map(|row| row.iter().map(|cell| cell.starts_with(' ')).collect()).unwrap_or_default();
+    let is_right: Vec<bool> =
+        rows.first().map(|row| row.iter().map(|cell| cell.starts_with(' ')).collect()).unwrap_or_default();
     let lines = rows.iter().map(|row| {
         let cells = row.iter().enumerate().map(|(column, cell)| {
             let (cell, width) = (cell.trim(), widths[column]);
@@ -75,7 +76,10 @@ mod tests {
     fn figures_read_well_at_every_size() {
         let sizes = [0, 999, 1000, 9_949, 9_950, 999_499, 999_500, 135_000_000, 4_700_000_000, 5_000_000_000_000_000];
         let shown = sizes.map(bytes);
-        assert_eq!(shown, ["0 B", "999 B", "1.0 kB", "9.9 kB", "10 kB", "999 kB", "1.0 MB", "135 MB", "4.7 GB", "5000 TB"]);
+        assert_eq!(
+            shown,
+            ["0 B", "999 B", "1.0 kB", "9.9 kB", "10 kB", "999 kB", "1.0 MB", "135 MB", "4.7 GB", "5000 TB"]
+        );
         assert_eq!([134_515_008, 1_543_714_304, 5_000].map(parameters), ["135M", "1.5B", "5.0K"]);
     }
 

@@ -58,7 +58,8 @@ fn wrong_arguments_end_with_2() {
 #[test]
 fn without_models_every_command_says_how_to_get_one() {
     let home = tempfile::tempdir().unwrap();
-    for arguments in [&["serve", "--port", "0"][..], &["chat", "hi"], &["bench", "local"], &["chat", "-m", "starter", "hi"]]
+    for arguments in
+        [&["serve", "--port", "0"][..], &["chat", "hi"], &["bench", "local"], &["chat", "-m", "starter", "hi"]]
     {
         let output = linnet(home.path(), arguments);
         assert_eq!(output.status.code(), Some(3), "{arguments:?}: {}", stderr(&output));

@@ -63,7 +63,8 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<Exit> {
         Ok(text)
     })?;
     // Signals are watched by this runtime; answers come from the engine's own thread.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot watch for Ctrl-C")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot watch for Ctrl-C")?;
     match question {
         Some(question) => ask(&runtime, arguments, &entry, &question),
         None => session::run(&runtime, arguments, &store, &entry),

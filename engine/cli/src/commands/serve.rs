@@ -56,7 +56,7 @@ pub(crate) struct ServeArguments {
     sampling: SamplingArguments,
 }
 
-pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<Exit> {
+pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     start_log();
     let store = Store::from_environment()?;
     let entry = models::find(&store, arguments.model.as_deref())?;
@@ -75,11 +75,9 @@ pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<Exit> {
     if !address.ip().is_loopback() && arguments.api_key.is_none() {
         eprintln!("warning: other machines on the network can use this server; give it an --api-key");
     }
-    let state = ApiState::new(server_options(&arguments), Arc::new(provider(&entry, loaded)));
+    let state = ApiState::new(server_options(arguments), Arc::new(provider(&entry, loaded)));
     output::line(&format!("serving {} on http://{address}/v1 (Ctrl-C ends it)", entry.name))?;
-    runtime.block_on(async {
-        linnet_api::serve(listener, state, stop_signal()).await.context("the server failed")
-    })?;
+    runtime.block_on(async { linnet_api::serve(listener, state, stop_signal()).await.context("the server failed") })?;
     // Whatever still runs in the background must not hold the process.
     runtime.shutdown_background();
     Ok(Exit::Done)

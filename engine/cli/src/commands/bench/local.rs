@@ -100,7 +100,11 @@ pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
         decode_tokens_per_second: first("decode"),
         figures,
     };
-    if arguments.json { output::json(&report)? } else { output::line(&describe(&report))? }
+    if arguments.json {
+        output::json(&report)?
+    } else {
+        output::line(&describe(&report))?
+    }
     Ok(Exit::Done)
 }
 
@@ -114,7 +118,8 @@ fn describe(report: &Report) -> String {
         machine.physical_cores,
         machine.instruction_set,
     );
-    let mut rows = vec![[" THREADS", " STREAMS", "WORK", " TOKENS", " TOK/S", " LOWEST", " HIGHEST"].map(str::to_owned).to_vec()];
+    let mut rows =
+        vec![[" THREADS", " STREAMS", "WORK", " TOKENS", " TOK/S", " LOWEST", " HIGHEST"].map(str::to_owned).to_vec()];
     rows.extend(report.figures.iter().map(|figure| {
         let lowest = figure.runs.iter().copied().fold(f64::INFINITY, f64::min);
         let highest = figure.runs.iter().copied().fold(0.0, f64::max);

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use linnet_library::{ModelEntry, Store};
-use rustyline::error::ReadlineError;
-use rustyline::history::FileHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Config, Editor, Helper};
 use tokio::runtime::Runtime;
 
