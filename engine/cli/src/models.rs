@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! Which model a command means, and how it is loaded.
 
 use anyhow::Context;
@@ -72,4 +73,144 @@ pub(crate) fn load(entry: &ModelEntry, options: &LoadOptions) -> anyhow::Result<
         anyhow::bail!("{} cannot be used: {problem}", entry.name);
     }
     load_model(&entry.path, options).with_context(|| format!("{} could not be loaded", entry.name))
+=======
+//! Which model is meant, and loading it.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use linnet_library::{LibraryError, ModelEntry, Store};
+use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, load_model};
+
+/// The word for the starter model on the command line and in requests.
+pub(crate) const STARTER: &str = "starter";
+
+/// The starter model's name in the store.
+pub(crate) const STARTER_NAME: &str = "SmolLM2-135M-Instruct";
+
+/// No model could be chosen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ChoiceError {
+    /// There is none.
+    #[error("no model is installed yet; fetch a small one with `linnet pull starter`")]
+    None,
+    /// There are several and none of them is the default.
+    #[error("several models are installed and none was named; name one of: {}", .0.join(", "))]
+    Several(Vec<String>),
+    /// The starter was asked for and is not there.
+    #[error("the starter model is not installed; fetch it with `linnet pull starter`")]
+    NoStarter,
+    /// The model is there but cannot be used.
+    #[error("\"{name}\" cannot be used: {problem}")]
+    Unusable {
+        /// The model.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// The folder that holds everything Linnet keeps.
+pub(crate) fn home(store: &Store) -> PathBuf {
+    let models = store.models_folder();
+    models.parent().unwrap_or(models).to_path_buf()
+}
+
+/// The model of that name, `starter` included; without a name the default model.
+pub(crate) fn find(store: &Store, name: Option<&str>) -> anyhow::Result<ModelEntry> {
+    let entry = match name {
+        Some(STARTER) => match store.find(STARTER_NAME) {
+            Err(LibraryError::NotFound { .. }) => return Err(ChoiceError::NoStarter.into()),
+            found => found?,
+        },
+        Some(name) => store.find(name)?,
+        None => choose(store.list()?)?,
+    };
+    match entry.problem {
+        Some(problem) => Err(ChoiceError::Unusable { name: entry.name, problem }.into()),
+        None => Ok(entry),
+    }
+}
+
+/// The default model: the only usable one, else the starter.
+fn choose(entries: Vec<ModelEntry>) -> Result<ModelEntry, ChoiceError> {
+    let mut usable: Vec<ModelEntry> = entries.into_iter().filter(|entry| entry.problem.is_none()).collect();
+    let index = match usable.as_slice() {
+        [] => return Err(ChoiceError::None),
+        [_] => Some(0),
+        several => several.iter().position(|entry| entry.name == STARTER_NAME),
+    };
+    match index {
+        Some(index) => Ok(usable.swap_remove(index)),
+        None => Err(ChoiceError::Several(usable.into_iter().map(|entry| entry.name).collect())),
+    }
+}
+
+/// How the model runs, where a command lets the user say.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Running the model")]
+pub(crate) struct RunArguments {
+    /// Threads to compute on [default: one per physical core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Compute with full precision instead of 8-bit activations; slower
+    #[arg(long)]
+    pub(crate) exact: bool,
+    /// Tokens that all conversations together may hold in memory [default: what the context needs]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
+    pub(crate) kv_tokens: Option<u32>,
+}
+
+/// Loads a model of the store.
+pub(crate) fn load(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions) -> anyhow::Result<LoadedModel> {
+    let options = LoadOptions {
+        name: Some(entry.name.clone()),
+        threads: run.threads.map(usize::from),
+        exact: run.exact,
+        kv_tokens: run.kv_tokens.and_then(|tokens| usize::try_from(tokens).ok()),
+        engine,
+    };
+    load_model(&entry.path, &options).with_context(|| format!("cannot load \"{}\"", entry.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, problem: Option<&str>) -> ModelEntry {
+        ModelEntry {
+            name: name.into(),
+            path: PathBuf::new(),
+            architecture: None,
+            parameters: None,
+            size_on_disk: 0,
+            quantization: None,
+            context_length: None,
+            source: None,
+            created: None,
+            notes: Vec::new(),
+            problem: problem.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn the_default_is_the_only_usable_model_or_the_starter() {
+        let chosen = |entries: Vec<ModelEntry>| choose(entries).map(|entry| entry.name);
+        assert_eq!(chosen(vec![]), Err(ChoiceError::None));
+        assert_eq!(chosen(vec![entry("a", None), entry("b", Some("broken"))]), Ok("a".into()));
+        assert_eq!(chosen(vec![entry("a", Some("broken"))]), Err(ChoiceError::None));
+        assert_eq!(chosen(vec![entry("a", None), entry(STARTER_NAME, None)]), Ok(STARTER_NAME.into()));
+        let several = Err(ChoiceError::Several(vec!["a".into(), "b".into()]));
+        assert_eq!(chosen(vec![entry("a", None), entry("b", None)]), several);
+    }
+
+    #[test]
+    fn the_starter_that_is_not_there_says_how_to_get_it() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        let error = find(&store, Some("starter")).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&ChoiceError::NoStarter));
+        assert_eq!(find(&store, None).unwrap_err().downcast_ref(), Some(&ChoiceError::None));
+    }
+>>>>>>> a
 }

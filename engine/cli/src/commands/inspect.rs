@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! `linnet inspect`
 
 use crate::{models, output};
@@ -10,12 +11,28 @@ use linnet_models::SUPPORTED_ARCHITECTURES;
 pub(crate) struct Arguments {
     /// An installed model, or the path of an MLX folder, a Hugging Face folder or a GGUF file
     #[arg(value_name = "NAME or PATH")]
+=======
+//! `linnet inspect`.
+
+use linnet_library::{ImportOptions, Inspection, Store, Verdict, inspect};
+use linnet_models::SUPPORTED_ARCHITECTURES;
+
+use crate::exit::Exit;
+use crate::models::{STARTER, STARTER_NAME};
+use crate::output;
+
+/// Arguments of `linnet inspect`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArguments {
+    /// A model's name, or the path of a GGUF file or model folder
+>>>>>>> a
     model: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+<<<<<<< HEAD
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let store = Store::from_environment()?;
     let options = ImportOptions { supported: SUPPORTED_ARCHITECTURES, ..ImportOptions::default() };
@@ -58,4 +75,46 @@ impl<const N: usize> MapRows for Vec<[String; N]> {
     fn map_rows(self) -> Vec<Vec<String>> {
         self.into_iter().map(Vec::from).collect()
     }
+=======
+pub(crate) fn run(arguments: &InspectArguments) -> anyhow::Result<Exit> {
+    let store = Store::from_environment()?;
+    let reference = if arguments.model == STARTER { STARTER_NAME } else { &arguments.model };
+    let options = ImportOptions { supported: SUPPORTED_ARCHITECTURES, ..ImportOptions::default() };
+    let inspection = inspect(&store, reference, &options)?;
+    if arguments.json {
+        output::json(&inspection)?;
+    } else {
+        output::line(&describe(&inspection))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn describe(inspection: &Inspection) -> String {
+    let unknown = || "unknown".to_owned();
+    let kinds = inspection.types.iter().map(|(kind, count)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ");
+    let size = match inspection.imported_bytes {
+        Some(imported) if imported != inspection.weight_bytes => {
+            format!("{} ({} once imported)", output::bytes(inspection.weight_bytes), output::bytes(imported))
+        }
+        _ => output::bytes(inspection.weight_bytes),
+    };
+    let mut rows = vec![
+        ("path", inspection.path.display().to_string()),
+        ("format", inspection.format.clone()),
+        ("architecture", inspection.architecture.clone().unwrap_or_else(unknown)),
+        ("weights", output::parameters(inspection.parameters)),
+        ("tensors", format!("{} ({kinds})", inspection.tensors)),
+        ("size", size),
+        ("context", inspection.context_length.map_or_else(unknown, |length| format!("{length} tokens"))),
+        ("tokenizer", inspection.tokenizer.clone().unwrap_or_else(unknown)),
+        ("chat template", if inspection.has_chat_template { "yes" } else { "no" }.to_owned()),
+    ];
+    match &inspection.verdict {
+        Verdict::Ready => rows.push(("verdict", "Linnet runs this".to_owned())),
+        Verdict::Refused { reason } => rows.push(("verdict", format!("cannot be used: {reason}"))),
+    }
+    rows.extend(inspection.plan.iter().map(|line| ("on import", line.clone())));
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
+    output::table(&rows)
+>>>>>>> a
 }

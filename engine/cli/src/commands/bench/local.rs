@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! `linnet bench local`: prefill and decode of one model in this process.
 
 use super::machine::Machine;
@@ -38,10 +39,56 @@ pub(crate) struct Arguments {
     #[arg(long)]
     exact: bool,
     /// Print JSON
+=======
+//! `linnet bench local`: how fast a model reads prompts and writes answers here.
+
+use anyhow::ensure;
+use linnet_library::Store;
+use linnet_runtime::EngineOptions;
+use serde::Serialize;
+
+use super::measure::{Bench, Figure};
+use crate::exit::Exit;
+use crate::machine::Machine;
+use crate::models::{self, RunArguments};
+use crate::output;
+
+/// Arguments of `linnet bench local`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Prefill is how fast a prompt is read, decode how fast an answer is written, both in tokens per
+second; with several streams, all answers together. Figures are medians of the runs.
+
+Example:
+  linnet bench local starter --threads 1,2 --prompt 512,2048 --streams 1,4")]
+pub(crate) struct LocalArguments {
+    /// The model [default: the only one installed, else the starter]
+    model: Option<String>,
+    /// Lengths of prompts, in tokens
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [512])]
+    prompt: Vec<usize>,
+    /// Length of the answers, in tokens; 0 measures prefill alone
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    generate: usize,
+    /// Numbers of answers at once
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1])]
+    streams: Vec<usize>,
+    /// Numbers of threads [default: one per physical core]
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    threads: Vec<u16>,
+    /// How often each figure is taken
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    runs: usize,
+    /// Compute with full precision instead of 8-bit activations
+    #[arg(long)]
+    exact: bool,
+    /// Print JSON, with every single run and facts about the machine
+>>>>>>> a
     #[arg(long)]
     json: bool,
 }
 
+<<<<<<< HEAD
 /// A whole report.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -227,4 +274,95 @@ mod tests {
     fn the_median_of_an_even_number_lies_between() {
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 3.0])), (2.0, 2.5));
     }
+=======
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    linnet: &'static str,
+    model: String,
+    quantization: Option<String>,
+    exact: bool,
+    machine: Machine,
+    /// The median of the first prefill figure.
+    prefill_tokens_per_second: Option<f64>,
+    /// The median of the first decode figure.
+    decode_tokens_per_second: Option<f64>,
+    figures: Vec<Figure>,
+}
+
+pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
+    let LocalArguments { prompt, streams, runs, .. } = arguments;
+    ensure!(prompt.iter().chain(streams).all(|count| *count > 0), "--prompt and --streams must be at least 1");
+    ensure!(*runs > 0, "--runs must be at least 1");
+    ensure!(arguments.threads.iter().all(|threads| *threads > 0), "--threads must be at least 1");
+    let store = Store::from_environment()?;
+    let entry = models::find(&store, arguments.model.as_deref())?;
+    let machine = Machine::detect();
+    let default_threads = u16::try_from(machine.physical_cores).unwrap_or(u16::MAX);
+    let thread_counts = if arguments.threads.is_empty() { vec![default_threads] } else { arguments.threads.clone() };
+    let most_streams = streams.iter().copied().max().unwrap_or(1);
+
+    let mut figures = Vec::new();
+    for threads in thread_counts {
+        let run = RunArguments { threads: Some(threads), exact: arguments.exact, kv_tokens: None };
+        let engine =
+            EngineOptions { max_concurrent: most_streams, queue_limit: most_streams, ..EngineOptions::default() };
+        let loaded = models::load(&entry, &run, engine)?;
+        let bench = Bench::new(&loaded.engine, usize::from(threads), *runs);
+        bench.warm_up()?;
+        for length in prompt {
+            figures.push(bench.prefill(*length)?);
+        }
+        for count in streams.iter().filter(|_| arguments.generate > 0) {
+            figures.push(bench.decode(arguments.generate, *count)?);
+        }
+        // Two models in memory at once would compete for it.
+        loaded.engine.stop();
+    }
+    let first = |work: &str| figures.iter().find(|figure| figure.work == work).map(|figure| figure.tokens_per_second);
+    let report = Report {
+        linnet: env!("CARGO_PKG_VERSION"),
+        model: entry.name,
+        quantization: entry.quantization,
+        exact: arguments.exact,
+        machine,
+        prefill_tokens_per_second: first("prefill"),
+        decode_tokens_per_second: first("decode"),
+        figures,
+    };
+    if arguments.json {
+        output::json(&report)?
+    } else {
+        output::line(&describe(&report))?
+    }
+    Ok(Exit::Done)
+}
+
+fn describe(report: &Report) -> String {
+    let machine = &report.machine;
+    let heading = format!(
+        "{} ({}), {}, {} cores, {}",
+        report.model,
+        report.quantization.as_deref().unwrap_or("unknown precision"),
+        machine.processor.as_deref().unwrap_or(&machine.system),
+        machine.physical_cores,
+        machine.instruction_set,
+    );
+    let mut rows =
+        vec![[" THREADS", " STREAMS", "WORK", " TOKENS", " TOK/S", " LOWEST", " HIGHEST"].map(str::to_owned).to_vec()];
+    rows.extend(report.figures.iter().map(|figure| {
+        let lowest = figure.runs.iter().copied().fold(f64::INFINITY, f64::min);
+        let highest = figure.runs.iter().copied().fold(0.0, f64::max);
+        vec![
+            figure.threads.to_string(),
+            figure.streams.to_string(),
+            figure.work.to_owned(),
+            figure.tokens.to_string(),
+            format!("{:.1}", figure.tokens_per_second),
+            format!("{lowest:.1}"),
+            format!("{highest:.1}"),
+        ]
+    }));
+    format!("{heading}\n\n{}", output::table(&rows))
+>>>>>>> a
 }

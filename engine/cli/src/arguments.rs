@@ -1,0 +1,76 @@
+//! What can be asked for on the command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{bench, chat, import, inspect, list, pull, remove, serve};
+
+const EXAMPLES: &str = "\
+Examples:
+  linnet pull starter              Fetch a small model that runs everywhere
+  linnet chat                      Talk to it
+  linnet chat \"Name three birds\"   Ask one question
+  linnet serve                     Answer programs on http://127.0.0.1:5466/v1 (OpenAI's API)
+  linnet import model.gguf         Add a model that is already on this machine
+
+Models live in LINNET_HOME (by default in your data folder). Exit codes: 0 done, 1 failed,
+2 wrong arguments, 3 the model or file does not exist, 130 interrupted.";
+
+/// Linnet runs language models on this machine: chat with them, or serve them to programs.
+#[derive(Debug, Parser)]
+#[command(name = "linnet", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a model to programs over OpenAI's HTTP API
+    Serve(serve::ServeArguments),
+    /// Talk to a model in the terminal, or ask it one question
+    Chat(chat::ChatArguments),
+    /// Fetch a model from the Hugging Face hub, or `starter`
+    Pull(pull::PullArguments),
+    /// Add a model from this machine: an MLX or Hugging Face folder, or a GGUF file
+    Import(import::ImportArguments),
+    /// List the models
+    #[command(alias = "list")]
+    Ls(list::ListArguments),
+    /// Remove a model from disk
+    #[command(alias = "remove")]
+    Rm(remove::RemoveArguments),
+    /// Show what a model is, or what importing a file would do
+    Inspect(inspect::InspectArguments),
+    /// Measure how fast a model runs here
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_scripts_rely_on_parses() {
+        for line in [
+            "linnet serve --port 0 --model x --api-key k --threads 2 --exact --max-concurrent 4 --kv-tokens 9000",
+            "linnet chat hello there --system s --temperature 0 --max-tokens 5",
+            "linnet pull starter",
+            "linnet import f.gguf --name n",
+            "linnet ls --json",
+            "linnet bench local m --json --threads 2 --prompt 512 --generate 128 --runs 1",
+            "linnet bench local --threads 1,2 --streams 1,4",
+        ] {
+            let parsed = Arguments::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
+    }
+}
