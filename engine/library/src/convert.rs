@@ -221,7 +221,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn convert(&mut self, job: &Job<'_>, first: u64, last: u64, writer: &WeightsWriter) -> Result<Deviation, LibraryError> {
+    fn convert(
+        &mut self,
+        job: &Job<'_>,
+        first: u64,
+        last: u64,
+        writer: &WeightsWriter,
+    ) -> Result<Deviation, LibraryError> {
         self.deviation = Deviation::default();
         self.read(job, first, last)?;
         let rows = (last - first) as usize;
@@ -262,7 +268,13 @@ impl Worker {
         Ok(())
     }
 
-    fn convert_row(&mut self, job: &Job<'_>, row: usize, row_bytes: usize, sizes: &[usize]) -> Result<(), LibraryError> {
+    fn convert_row(
+        &mut self,
+        job: &Job<'_>,
+        row: usize,
+        row_bytes: usize,
+        sizes: &[usize],
+    ) -> Result<(), LibraryError> {
         let input = &self.input[row * row_bytes..(row + 1) * row_bytes];
         let [weights, scales, biases] = &mut self.outputs;
         match job.conversion {
@@ -382,7 +394,7 @@ pub(crate) fn read_dense(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
 }
 
 /// Writes a scale or a bias at the start of `slot` and returns the value that was stored.
-fn write_scale(dtype: Dtype, value: f32, slot: &mut [u8]) -> f32 {
+pub(crate) fn write_scale(dtype: Dtype, value: f32, slot: &mut [u8]) -> f32 {
     match dtype {
         Dtype::F16 => {
             let rounded = f16::from_f32(value);

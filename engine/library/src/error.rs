@@ -155,7 +155,9 @@ pub enum LibraryError {
         reason: String,
     },
     /// A tensor that the architecture needs is not there.
-    #[error("{path} has no tensor \"{tensor}\", which a {architecture} model of this configuration needs; fetch it again")]
+    #[error(
+        "{path} has no tensor \"{tensor}\", which a {architecture} model of this configuration needs; fetch it again"
+    )]
     MissingTensor {
         /// The file or folder.
         path: PathBuf,
@@ -165,7 +167,9 @@ pub enum LibraryError {
         architecture: String,
     },
     /// A tensor's shape does not follow from the configuration.
-    #[error("{path}: tensor \"{tensor}\" has the shape {found:?}, the configuration asks for {expected:?}; config and weights do not belong together")]
+    #[error(
+        "{path}: tensor \"{tensor}\" has the shape {found:?}, the configuration asks for {expected:?}; config and weights do not belong together"
+    )]
     Shape {
         /// The file.
         path: PathBuf,

@@ -193,14 +193,16 @@ pub(crate) fn conversion_notes(jobs: &[Job<'_>], deviations: Option<&[Deviation]
             None => kinds.push((job.conversion, 1, deviation)),
         }
     }
-    kinds.into_iter().map(|(conversion, count, deviation)| note(conversion, count, deviations.map(|_| deviation))).collect()
+    kinds
+        .into_iter()
+        .map(|(conversion, count, deviation)| note(conversion, count, deviations.map(|_| deviation)))
+        .collect()
 }
 
 fn note(conversion: Conversion, count: usize, deviation: Option<Deviation>) -> String {
     let tensors = if count == 1 { "1 tensor".to_owned() } else { format!("{count} tensors") };
-    let error = deviation.map_or_else(String::new, |deviation| {
-        format!(", relative error {:.3} %", 100.0 * deviation.relative())
-    });
+    let error = deviation
+        .map_or_else(String::new, |deviation| format!(", relative error {:.3} %", 100.0 * deviation.relative()));
     match conversion {
         Conversion::Copy(_) | Conversion::Zeros(_) => tensors,
         Conversion::Dense(kind) => format!("{tensors} of {} widened to f32, exactly", kind.name()),
@@ -223,3 +225,7 @@ fn note(conversion: Conversion, count: usize, deviation: Option<Deviation>) -> S
         ),
     }
 }
+
+#[cfg(test)]
+#[path = "import/import_tests.rs"]
+mod tests;

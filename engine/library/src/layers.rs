@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::affine::Affine;
-use crate::config::{Config, Quantization};
+use crate::config::{Config, LARGEST_SIZE, Quantization};
 use crate::error::LibraryError;
-use crate::weights::read::{TensorInfo, Weights};
 use crate::weights::Dtype;
+use crate::weights::read::{TensorInfo, Weights};
 
 /// Architectures whose tensors are named and shaped as llama's are.
 const LLAMA_FAMILY: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "smollm3"];
@@ -51,7 +51,9 @@ pub(crate) fn layers(
             (Some(_), None) => {
                 return Err(LibraryError::Config {
                     path: config.path.clone(),
-                    reason: format!("the weights are quantized ({path}.scales), but it has no quantization; fetch it again"),
+                    reason: format!(
+                        "the weights are quantized ({path}.scales), but it has no quantization; fetch it again"
+                    ),
                 });
             }
         };
@@ -84,7 +86,8 @@ fn unpacked(weight: &TensorInfo, scales: &TensorInfo, biases: Option<&TensorInfo
         && weight.shape == expected_packed(scales, affine)
         && biases.is_some_and(|biases| biases.shape == scales.shape && biases.dtype == scales.dtype);
     let mut shape = scales.shape.clone();
-    *shape.last_mut()? *= u64::from(affine.group_size);
+    let columns = shape.last_mut()?;
+    *columns = columns.saturating_mul(u64::from(affine.group_size));
     fits.then_some(shape)
 }
 
@@ -109,10 +112,12 @@ pub(crate) fn check_shapes(
     let head = config.integer("head_dim").unwrap_or(hidden / heads);
     let intermediate = config.needed("intermediate_size")?;
     let vocabulary = config.needed("vocab_size")?;
-    if key_value_heads == 0 || heads % key_value_heads != 0 || head == 0 {
+    if key_value_heads == 0 || heads % key_value_heads != 0 || head == 0 || head > LARGEST_SIZE {
         return Err(LibraryError::Config {
             path: config.path.clone(),
-            reason: format!("{heads} heads cannot share {key_value_heads} key-value heads of {head} elements; fetch it again"),
+            reason: format!(
+                "{heads} heads cannot share {key_value_heads} key-value heads of {head} elements; fetch it again"
+            ),
         });
     }
     let check = |name: String, expected: &[u64]| match layers.get(&name) {

@@ -14,6 +14,8 @@ mod import;
 mod inspect;
 mod layers;
 mod store;
+#[cfg(test)]
+mod test_support;
 mod weights;
 
 pub use affine::Affine;

@@ -218,10 +218,7 @@ fn visible_folders(folder: &Path) -> Result<Vec<PathBuf>, LibraryError> {
 }
 
 /// Chooses by full name, then by name in any case, then by the part behind the organisation.
-fn choose<'a>(
-    name: &str,
-    folders: &'a [(String, PathBuf)],
-) -> Result<Option<&'a (String, PathBuf)>, LibraryError> {
+fn choose<'a>(name: &str, folders: &'a [(String, PathBuf)]) -> Result<Option<&'a (String, PathBuf)>, LibraryError> {
     if let Some(exact) = folders.iter().find(|folder| folder.0 == name) {
         return Ok(Some(exact));
     }

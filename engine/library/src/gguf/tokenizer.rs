@@ -124,6 +124,8 @@ pub(crate) fn rebuild(file: &GgufFile, rows: u64) -> Result<Rebuilt, LibraryErro
         notes.push("the file has no chat template: chat falls back to the engine's plain one".into());
     }
     let text = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize)).cloned();
+    let around_beginning = add_beginning.then(|| roles.beginning.zip(text(roles.beginning))).flatten();
+    let around_end = add_end.then(|| roles.end.zip(text(roles.end))).flatten();
     let tokenizer = json!({
         "version": "1.0",
         "truncation": null,
@@ -131,10 +133,7 @@ pub(crate) fn rebuild(file: &GgufFile, rows: u64) -> Result<Rebuilt, LibraryErro
         "added_tokens": added,
         "normalizer": parts.normalizer,
         "pre_tokenizer": parts.pre_tokenizer,
-        "post_processor": post_processor(
-            add_beginning.then(|| roles.beginning.zip(text(roles.beginning))).flatten(),
-            add_end.then(|| roles.end.zip(text(roles.end))).flatten(),
-        ),
+        "post_processor": post_processor(around_beginning.as_ref(), around_end.as_ref()),
         "decoder": parts.decoder,
         "model": parts.model,
     });
@@ -232,9 +231,10 @@ fn roles(file: &GgufFile, vocabulary: &Vocabulary) -> Result<Roles, LibraryError
         Some(id) if id < vocabulary.tokens.len() as u64 => Ok(Some(id as u32)),
         // Some converters write 2^32-1 for "none".
         Some(id) if id >= u64::from(u32::MAX) => Ok(None),
-        Some(id) => {
-            Err(refused(file, format!("tokenizer.ggml.{name} is {id}, but there are {} tokens", vocabulary.tokens.len())))
-        }
+        Some(id) => Err(refused(
+            file,
+            format!("tokenizer.ggml.{name} is {id}, but there are {} tokens", vocabulary.tokens.len()),
+        )),
     };
     Ok(Roles {
         beginning: role("bos_token_id")?,
@@ -287,11 +287,8 @@ fn chat_template(file: &GgufFile) -> Option<Value> {
     const KEY: &str = "tokenizer.chat_template";
     let default = file.text(KEY);
     let prefix = format!("{KEY}.");
-    let named: Vec<(&str, &str)> = file
-        .metadata
-        .iter()
-        .filter_map(|(key, value)| Some((key.strip_prefix(&prefix)?, value.as_text()?)))
-        .collect();
+    let named: Vec<(&str, &str)> =
+        file.metadata.iter().filter_map(|(key, value)| Some((key.strip_prefix(&prefix)?, value.as_text()?))).collect();
     if named.is_empty() {
         return default.map(Value::from);
     }
@@ -300,20 +297,20 @@ fn chat_template(file: &GgufFile) -> Option<Value> {
 }
 
 /// Puts the beginning and the end token around a text.
-fn post_processor(beginning: Option<(u32, String)>, end: Option<(u32, String)>) -> Value {
+fn post_processor(beginning: Option<&(u32, String)>, end: Option<&(u32, String)>) -> Value {
     if beginning.is_none() && end.is_none() {
         return Value::Null;
     }
     let part = |token: &(u32, String), sequence: u32| json!({ "SpecialToken": { "id": token.1, "type_id": sequence } });
     let around = |name: &str, sequence: u32| -> Vec<Value> {
         let middle = json!({ "Sequence": { "id": name, "type_id": sequence } });
-        let before = beginning.as_ref().map(|token| part(token, sequence));
-        let after = end.as_ref().map(|token| part(token, sequence));
+        let before = beginning.map(|token| part(token, sequence));
+        let after = end.map(|token| part(token, sequence));
         before.into_iter().chain([middle]).chain(after).collect()
     };
     let special_tokens: Map<String, Value> = beginning
-        .iter()
-        .chain(&end)
+        .into_iter()
+        .chain(end)
         .map(|(id, text)| (text.clone(), json!({ "id": text, "ids": [id], "tokens": [text] })))
         .collect();
     let single = around("A", 0);

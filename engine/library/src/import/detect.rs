@@ -62,7 +62,10 @@ fn detect_folder(folder: &Path) -> Result<Detected, LibraryError> {
         [] => {}
         several => {
             let names: Vec<String> = several.iter().map(|path| disk::file_name_text(path)).collect();
-            return Err(unknown(folder, format!("it holds several GGUF files; name one of them: {}", names.join(", "))));
+            return Err(unknown(
+                folder,
+                format!("it holds several GGUF files; name one of them: {}", names.join(", ")),
+            ));
         }
     }
     if let Some(placeholder) = files.iter().find(|path| disk::file_name_text(path).ends_with(".icloud")) {
@@ -90,7 +93,9 @@ fn models_below(folder: &Path) -> Result<Vec<String>, LibraryError> {
             continue;
         }
         let inner = folders_of(&path).unwrap_or_default();
-        models.extend(inner.iter().filter(|path| path.join(CONFIG_NAME).is_file()).map(|path| path.display().to_string()));
+        models.extend(
+            inner.iter().filter(|path| path.join(CONFIG_NAME).is_file()).map(|path| path.display().to_string()),
+        );
     }
     Ok(models)
 }

@@ -138,7 +138,8 @@ impl FolderSource {
         let refuse = |reason: String| Err(LibraryError::Tokenizer { path: self.path.clone(), reason });
         let path = self.path.join("tokenizer.json");
         if path.symlink_metadata().is_err() {
-            let other = ["tokenizer.model", "vocab.json", "tekken.json"].iter().find(|name| self.path.join(name).is_file());
+            let other =
+                ["tokenizer.model", "vocab.json", "tekken.json"].iter().find(|name| self.path.join(name).is_file());
             return refuse(match other {
                 Some(name) => format!(
                     "it has {name} but no tokenizer.json; make one with \
@@ -260,10 +261,19 @@ fn add_quantized<'a>(prepared: &mut Prepared<'a>, file: &'a SafetensorsFile, ten
 }
 
 /// Weight, scales and biases of a quantized layer.
-pub(super) fn quantized_tensors(layer: &str, rows: u64, columns: usize, affine: Affine, scales: Dtype) -> [NewTensor; 3] {
+pub(super) fn quantized_tensors(
+    layer: &str,
+    rows: u64,
+    columns: usize,
+    affine: Affine,
+    scales: Dtype,
+) -> [NewTensor; 3] {
     let words = affine.packed_row_bytes(columns) as u64 / 4;
     let groups = groups(affine, columns) as u64;
-    let tensor =
-        |suffix: &str, dtype, columns| NewTensor { name: format!("{layer}.{suffix}"), dtype, shape: vec![rows, columns] };
+    let tensor = |suffix: &str, dtype, columns| NewTensor {
+        name: format!("{layer}.{suffix}"),
+        dtype,
+        shape: vec![rows, columns],
+    };
     [tensor("weight", Dtype::U32, words), tensor("scales", scales, groups), tensor("biases", scales, groups)]
 }

@@ -2,8 +2,8 @@
 //! block type finds its place among the affine ones.
 
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::f16;
 use serde_json::{Map, Value, json};
@@ -201,7 +201,8 @@ fn add<'a>(
         });
         return Ok(None);
     };
-    let tensor = file.tensors.get(name).ok_or_else(|| LibraryError::malformed(&file.path, format!("{name} is missing")))?;
+    let tensor =
+        file.tensors.get(name).ok_or_else(|| LibraryError::malformed(&file.path, format!("{name} is missing")))?;
     let conversion = conversion(tensor, target, range, options);
     let (rows, columns) = match target.rope_heads {
         // The entries of an interleaved bias move like the rows of its weight.
@@ -247,7 +248,8 @@ fn conversion(tensor: &GgufTensor, target: &Target, range: ScaleRange, options: 
         _ => None,
     };
     if let Some(dtype) = dense {
-        let fits = |affine: &Affine| target.quantizable && tensor.columns() % u64::from(affine.group_size) == 0;
+        let fits =
+            |affine: &Affine| target.quantizable && tensor.columns().is_multiple_of(u64::from(affine.group_size));
         return match options.quantize.filter(fits) {
             Some(affine) => Conversion::Quantize(dtype, affine),
             None => Conversion::Copy(dtype.size()),
@@ -265,3 +267,11 @@ fn conversion(tensor: &GgufTensor, target: &Target, range: ScaleRange, options: 
         }
     }
 }
+
+#[cfg(test)]
+#[path = "real_models_tests.rs"]
+mod real_models_tests;
+
+#[cfg(test)]
+#[path = "gguf_tests.rs"]
+mod tests;

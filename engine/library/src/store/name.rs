@@ -59,7 +59,22 @@ mod tests {
 
     #[test]
     fn names_that_leave_or_hide_in_the_store_are_refused() {
-        for name in ["", "..", "../x", "a/../b", "/etc", "a/", "a//b", "a/b/c", ".staging-1", "org/.x", "a\\b", "c:x", "a\nb", " a"] {
+        for name in [
+            "",
+            "..",
+            "../x",
+            "a/../b",
+            "/etc",
+            "a/",
+            "a//b",
+            "a/b/c",
+            ".staging-1",
+            "org/.x",
+            "a\\b",
+            "c:x",
+            "a\nb",
+            " a",
+        ] {
             assert!(check_name(name).is_err(), "{name:?}");
         }
     }

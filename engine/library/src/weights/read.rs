@@ -117,7 +117,8 @@ fn parse_header(path: &Path, header: &[u8], data_start: u64, length: u64) -> Res
                  are [{start}, {end}]"
             )));
         }
-        let needed = data_start.checked_add(*end).ok_or_else(|| bad(format!("tensor \"{name}\" ends beyond any file")))?;
+        let needed =
+            data_start.checked_add(*end).ok_or_else(|| bad(format!("tensor \"{name}\" ends beyond any file")))?;
         if needed > length {
             return Err(LibraryError::Truncated {
                 path: path.to_owned(),
@@ -368,10 +369,8 @@ mod tests {
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, u64::MAX.to_le_bytes()).unwrap();
         assert!(SafetensorsFile::open(&path).unwrap_err().to_string().contains("claims"));
-        let text = refusal(
-            r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]}}"#,
-            8,
-        );
+        let text =
+            refusal(r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]}}"#, 8);
         assert!(text.contains("impossible shape"), "{text}");
     }
 

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use serde_json::{Map, Value, json};
 
 use super::{Architecture, Layout, Target};
+use crate::config::LARGEST_SIZE;
 use crate::error::{IoContext as _, LibraryError};
 use crate::gguf::tensor_type::TensorType;
 use crate::gguf::value::json_float;
@@ -35,7 +36,7 @@ fn layout(file: &GgufFile) -> Result<Layout, LibraryError> {
     let sizes = sizes(file)?;
     let mut notes = Vec::new();
     let (targets, biases) = targets(file, &sizes, &mut notes)?;
-    let config = config(file, &sizes, biases)?;
+    let config = config(file, &sizes, &biases)?;
     Ok(Layout { config, targets, notes })
 }
 
@@ -46,7 +47,7 @@ fn key(name: &str) -> String {
 fn needed(file: &GgufFile, name: &str) -> Result<u64, LibraryError> {
     let name = key(name);
     file.integer(&name)
-        .filter(|number| (1..=1 << 32).contains(number))
+        .filter(|number| (1..=LARGEST_SIZE).contains(number))
         .ok_or_else(|| LibraryError::malformed(&file.path, format!("its metadata lacks a usable {name}")))
 }
 
@@ -67,7 +68,12 @@ fn sizes(file: &GgufFile) -> Result<Sizes, LibraryError> {
     let heads = needed(file, "attention.head_count")?;
     let key_value_heads = file.integer(&key("attention.head_count_kv")).unwrap_or(heads);
     let head = file.integer(&key("attention.key_length")).unwrap_or(hidden / heads);
-    if key_value_heads == 0 || heads % key_value_heads != 0 || head == 0 || head % 2 != 0 {
+    if key_value_heads == 0
+        || heads % key_value_heads != 0
+        || head == 0
+        || !head.is_multiple_of(2)
+        || head > LARGEST_SIZE
+    {
         return Err(LibraryError::malformed(
             &file.path,
             format!("{heads} heads, {key_value_heads} key-value heads of {head} elements cannot be"),
@@ -112,11 +118,7 @@ struct Biases {
 /// One linear layer of a block: its GGUF name, its MLX name, its shape, and the heads its rows are interleaved by.
 type Linear = (&'static str, &'static str, [u64; 2], Option<u64>);
 
-fn targets(
-    file: &GgufFile,
-    sizes: &Sizes,
-    notes: &mut Vec<String>,
-) -> Result<(Vec<Target>, Biases), LibraryError> {
+fn targets(file: &GgufFile, sizes: &Sizes, notes: &mut Vec<String>) -> Result<(Vec<Target>, Biases), LibraryError> {
     let (queries, keys) = (sizes.heads * sizes.head, sizes.key_value_heads * sizes.head);
     let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
     let attention: [Linear; 4] = [
@@ -131,7 +133,9 @@ fn targets(
         ("ffn_down", "mlp.down_proj", [hidden, intermediate], None),
     ];
     let has_bias = |group: &[Linear]| {
-        group.iter().any(|linear| (0..sizes.layers).any(|n| file.tensors.contains_key(&format!("blk.{n}.{}.bias", linear.0))))
+        group
+            .iter()
+            .any(|linear| (0..sizes.layers).any(|n| file.tensors.contains_key(&format!("blk.{n}.{}.bias", linear.0))))
     };
     let biases = Biases { attention: has_bias(&attention), feed_forward: has_bias(&feed_forward) };
 
@@ -219,10 +223,10 @@ impl Plan<'_> {
     }
 }
 
-fn config(file: &GgufFile, sizes: &Sizes, biases: Biases) -> Result<Map<String, Value>, LibraryError> {
-    let epsilon = file
-        .float(&key("attention.layer_norm_rms_epsilon"))
-        .ok_or_else(|| LibraryError::malformed(&file.path, "its metadata lacks llama.attention.layer_norm_rms_epsilon"))?;
+fn config(file: &GgufFile, sizes: &Sizes, biases: &Biases) -> Result<Map<String, Value>, LibraryError> {
+    let epsilon = file.float(&key("attention.layer_norm_rms_epsilon")).ok_or_else(|| {
+        LibraryError::malformed(&file.path, "its metadata lacks llama.attention.layer_norm_rms_epsilon")
+    })?;
     let config = json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -295,10 +299,7 @@ fn rope_factors(file: &GgufFile, sizes: &Sizes) -> Result<Vec<f64>, LibraryError
     }
     let mut bytes = vec![0; tensor.bytes as usize];
     file.file.read_exact_at(&mut bytes, tensor.offset).at("read", &file.path)?;
-    Ok(bytes
-        .chunks_exact(4)
-        .map(|word| f64::from(f32::from_le_bytes([word[0], word[1], word[2], word[3]])))
-        .collect())
+    Ok(bytes.chunks_exact(4).map(|word| f64::from(f32::from_le_bytes([word[0], word[1], word[2], word[3]]))).collect())
 }
 
 /// Finds the parameters of Llama 3's rope scaling that give these factors (Hugging Face `_compute_llama3_parameters`).
@@ -333,7 +334,8 @@ fn llama3_scaling(factors: &[f64], base: f64, head: u64) -> Option<Value> {
 
 /// The line through the first and the last factor of the middle band, as (high, original).
 fn fitted(factors: &[f64], factor: f64, inverse_wavelength: impl Fn(usize) -> f64) -> Option<(f64, f64)> {
-    let middle: Vec<usize> = (0..factors.len()).filter(|&n| factors[n] > 1.0 + 1e-6 && factors[n] < factor - 1e-6).collect();
+    let middle: Vec<usize> =
+        (0..factors.len()).filter(|&n| factors[n] > 1.0 + 1e-6 && factors[n] < factor - 1e-6).collect();
     let (&first, &last) = (middle.first()?, middle.last()?);
     let smooth = |n: usize| (1.0 / factors[n] - 1.0 / factor) / (1.0 - 1.0 / factor);
     let slope = (smooth(first) - smooth(last)) / (inverse_wavelength(first) - inverse_wavelength(last));

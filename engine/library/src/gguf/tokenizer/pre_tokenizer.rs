@@ -53,7 +53,19 @@ type Family = (&'static [&'static str], PreTokenizer);
 
 const FAMILIES: &[Family] = &[
     (
-        &["default", "gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "exaone4", "gigachat", "mellum"],
+        &[
+            "default",
+            "gpt-2",
+            "phi-2",
+            "olmo",
+            "mpt",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+            "gigachat",
+            "mellum",
+        ],
         PLAIN,
     ),
     (
@@ -72,14 +84,15 @@ const FAMILIES: &[Family] = &[
         PreTokenizer { steps: &[Step::Split(QWEN_2)], ..PLAIN },
     ),
     (&["qwen35"], PreTokenizer { steps: &[Step::Split(QWEN_3_5)], composes: true, ..PLAIN }),
-    (
-        &["tekken"],
-        PreTokenizer { steps: &[Step::Split(TEKKEN)], ignore_merges: true, add_beginning: true, ..PLAIN },
-    ),
+    (&["tekken"], PreTokenizer { steps: &[Step::Split(TEKKEN)], ignore_merges: true, add_beginning: true, ..PLAIN }),
     (&["gpt-4o", "llama4", "kanana2"], PreTokenizer { steps: &[Step::Split(GPT_4O)], ..PLAIN }),
     (
         &["minicpm5"],
-        PreTokenizer { steps: &[Step::Split(UP_TO_THREE_DIGITS), Step::Split(MINICPM_5)], ignore_merges: true, ..PLAIN },
+        PreTokenizer {
+            steps: &[Step::Split(UP_TO_THREE_DIGITS), Step::Split(MINICPM_5)],
+            ignore_merges: true,
+            ..PLAIN
+        },
     ),
     (&["seed-coder"], PreTokenizer { steps: &[Step::Split(SEED_CODER)], ..PLAIN }),
     (
@@ -98,11 +111,7 @@ const FAMILIES: &[Family] = &[
     (
         &["deepseek-v3", "hunyuan-dense"],
         PreTokenizer {
-            steps: &[
-                Step::Split(UP_TO_THREE_DIGITS),
-                Step::Split(DEEPSEEK_EAST_ASIAN),
-                Step::Split(DEEPSEEK_V3),
-            ],
+            steps: &[Step::Split(UP_TO_THREE_DIGITS), Step::Split(DEEPSEEK_EAST_ASIAN), Step::Split(DEEPSEEK_V3)],
             ..PLAIN
         },
     ),

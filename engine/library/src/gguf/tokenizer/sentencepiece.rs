@@ -81,8 +81,10 @@ fn merges(vocabulary: &Vocabulary) -> Vec<Value> {
         matches!(vocabulary.kinds[id], TokenKind::Normal | TokenKind::Unused)
             && byte_of(&vocabulary.tokens[id]).is_none()
     };
-    let pieces: HashMap<&str, usize> =
-        (0..vocabulary.tokens.len()).filter(|&id| takes_part(id)).map(|id| (vocabulary.tokens[id].as_str(), id)).collect();
+    let pieces: HashMap<&str, usize> = (0..vocabulary.tokens.len())
+        .filter(|&id| takes_part(id))
+        .map(|id| (vocabulary.tokens[id].as_str(), id))
+        .collect();
     let mut found: Vec<(f32, usize, usize)> = Vec::new();
     for (text, &id) in &pieces {
         for (at, _) in text.char_indices().skip(1) {
