@@ -12,7 +12,8 @@ use crate::convert::{dequantize_row, read_dense};
 use crate::gguf::GgufFile;
 use crate::gguf::tensor_type::TensorType;
 use crate::weights::Dtype;
-use crate::weights::read::{TensorInfo, Weights};
+use crate::weights::folder::Weights;
+use crate::weights::read::TensorInfo;
 
 /// Reads one weight of an imported model back as f32, row by row.
 pub(crate) fn weights_of(weights: &Weights, quantization: Option<&Quantization>, layer: &str) -> Vec<f32> {

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Config;
 use crate::test_support::{hugging_face_folder, weights_of};
 use crate::weights::Dtype;
-use crate::weights::read::Weights;
+use crate::weights::folder::Weights;
 use crate::weights::write::PositionedWrite;
 use serde_json::json;
 use std::os::unix::fs::symlink;
@@ -104,7 +104,8 @@ fn a_dense_folder_is_quantized_as_mlx_lm_does() {
     {
         let (low, high) = original.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
         let step = (high - low) / 15.0;
-        assert!(group.iter().zip(original).all(|(a, b)| (a - b).abs() < 0.6 * step));
+        // Half a step, and up to another one at the far end, because the scale is bent to meet zero.
+        assert!(group.iter().zip(original).all(|(a, b)| (a - b).abs() < 1.1 * step));
     }
 
     // What comes out is an MLX folder that can be imported again as it is.

@@ -8,7 +8,7 @@ use crate::inspect::{Verdict, inspect};
 use crate::layers;
 use crate::store::Store;
 use crate::test_support::{original, put_back, weights_of};
-use crate::weights::read::Weights;
+use crate::weights::folder::Weights;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
