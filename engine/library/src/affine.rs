@@ -7,16 +7,16 @@
 use serde::{Deserialize, Serialize};
 
 /// Widths of a quantized element, in bits.
-pub const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
+pub(crate) const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
 /// Sizes of a group, in elements.
-pub const GROUP_SIZES: [u32; 3] = [32, 64, 128];
+pub(crate) const GROUP_SIZES: [u32; 3] = [32, 64, 128];
 
 /// A kind of affine quantization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Affine {
-    /// Bits per element: one of [`BITS`].
+    /// Bits per element: 2, 3, 4, 5, 6 or 8.
     pub bits: u32,
-    /// Elements that share a scale and a bias: one of [`GROUP_SIZES`].
+    /// Elements that share a scale and a bias: 32, 64 or 128.
     pub group_size: u32,
 }
 
@@ -121,6 +121,8 @@ impl Affine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::{read_dense, write_scale};
+    use crate::weights::Dtype;
 
     #[test]
     fn packing_is_undone_by_unpacking_for_every_width() {
@@ -147,6 +149,42 @@ mod tests {
                 let bit = element * bits as usize;
                 assert_eq!(packed[bit / 8], 1 << (bit % 8), "{bits} bits, element {element}");
                 assert_eq!(packed.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
+            }
+        }
+    }
+
+    /// The fixture is made by `tests/fixtures/make_affine.py` with MLX 0.32.2.
+    #[test]
+    fn quantizing_gives_the_very_bits_that_mlx_gives() {
+        let fixture = include_bytes!("../tests/fixtures/affine.safetensors");
+        let fixture = safetensors::SafeTensors::deserialize(fixture).unwrap();
+        let data = |name: &str| fixture.tensor(name).unwrap().data().to_vec();
+        for (type_name, dtype) in [("f32", Dtype::F32), ("f16", Dtype::F16), ("bf16", Dtype::Bf16)] {
+            let bytes = data(&format!("{type_name}.input"));
+            let mut values = vec![0f32; bytes.len() / dtype.size() as usize];
+            read_dense(dtype, &bytes, &mut values);
+            for bits in BITS {
+                for group_size in GROUP_SIZES {
+                    let affine = Affine { bits, group_size };
+                    let name = format!("{type_name}.{bits}.{group_size}");
+                    let (mut weight, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+                    for group in values.chunks_exact(group_size as usize) {
+                        let mut quantized = vec![0; group.len()];
+                        let (scale, bias) = affine.scale_and_bias(group);
+                        affine.quantize_group(group, scale, bias, &mut quantized);
+                        let mut packed = vec![0; affine.packed_row_bytes(group.len())];
+                        affine.pack(&quantized, &mut packed);
+                        weight.extend(packed);
+                        for (number, bytes) in [(scale, &mut scales), (bias, &mut biases)] {
+                            let mut slot = [0; 4];
+                            write_scale(dtype, number, &mut slot);
+                            bytes.extend_from_slice(&slot[..dtype.size() as usize]);
+                        }
+                    }
+                    assert_eq!(scales, data(&format!("{name}.scales")), "{name} scales");
+                    assert_eq!(biases, data(&format!("{name}.biases")), "{name} biases");
+                    assert_eq!(weight, data(&format!("{name}.weight")), "{name} weight");
+                }
             }
         }
     }

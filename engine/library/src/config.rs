@@ -10,6 +10,8 @@ use crate::error::LibraryError;
 
 /// Configurations are some kilobytes.
 const CONFIG_LIMIT: u64 = 8 << 20;
+/// No size in a configuration is larger; products of two sizes then fit into 64 bits.
+pub(crate) const LARGEST_SIZE: u64 = 1 << 28;
 /// Name of the file.
 pub(crate) const CONFIG_NAME: &str = "config.json";
 
@@ -55,7 +57,7 @@ impl Config {
     /// A whole number that must be there and positive.
     pub(crate) fn needed(&self, name: &str) -> Result<u64, LibraryError> {
         self.integer(name)
-            .filter(|number| (1..=1 << 32).contains(number))
+            .filter(|number| (1..=LARGEST_SIZE).contains(number))
             .ok_or_else(|| self.wrong(format!("{name} is missing or not a positive number; fetch it again")))
     }
 

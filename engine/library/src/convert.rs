@@ -1,19 +1,22 @@
 //! The work of an import: rows are read, converted and written, chunk by chunk, on all cores.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use half::{bf16, f16};
-
 use crate::affine::Affine;
-use crate::error::{IoContext as _, LibraryError};
-use crate::gguf::blocks::{self, SUPER_BLOCK};
+use crate::error::LibraryError;
 use crate::gguf::tensor_type::TensorType;
 use crate::weights::Dtype;
 use crate::weights::write::WeightsWriter;
+
+mod worker;
+
+#[cfg(test)]
+pub(crate) use worker::{dequantize_row, read_dense, write_scale};
+
+use worker::Worker;
 
 /// Bytes of input that are converted at a time: large enough for the disk, small enough for the cache and for memory.
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -210,6 +213,7 @@ pub(crate) fn run(
     Ok(deviations)
 }
 
+<<<<<<< HEAD
 /// Buffers of one thread.
 #[derive(Default)]
 struct Worker {
@@ -413,6 +417,8 @@ fn write_scale(dtype: Dtype, value: f32, slot: &mut [u8]) -> f32 {
     }
 }
 
+=======
+>>>>>>> l1
 #[cfg(test)]
 mod tests {
     use super::*;

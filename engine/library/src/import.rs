@@ -225,3 +225,7 @@ fn note(conversion: Conversion, count: usize, deviation: Option<Deviation>) -> S
         ),
     }
 }
+
+#[cfg(test)]
+#[path = "import/import_tests.rs"]
+mod tests;

@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::affine::Affine;
-use crate::config::{Config, Quantization};
+use crate::config::{Config, LARGEST_SIZE, Quantization};
 use crate::error::LibraryError;
 use crate::weights::Dtype;
+<<<<<<< HEAD
 use crate::weights::read::{TensorInfo, Weights};
+=======
+use crate::weights::folder::Weights;
+use crate::weights::read::TensorInfo;
+>>>>>>> l1
 
 /// Architectures whose tensors are named and shaped as llama's are.
 const LLAMA_FAMILY: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "smollm3"];
@@ -86,7 +91,8 @@ fn unpacked(weight: &TensorInfo, scales: &TensorInfo, biases: Option<&TensorInfo
         && weight.shape == expected_packed(scales, affine)
         && biases.is_some_and(|biases| biases.shape == scales.shape && biases.dtype == scales.dtype);
     let mut shape = scales.shape.clone();
-    *shape.last_mut()? *= u64::from(affine.group_size);
+    let columns = shape.last_mut()?;
+    *columns = columns.saturating_mul(u64::from(affine.group_size));
     fits.then_some(shape)
 }
 
@@ -111,7 +117,7 @@ pub(crate) fn check_shapes(
     let head = config.integer("head_dim").unwrap_or(hidden / heads);
     let intermediate = config.needed("intermediate_size")?;
     let vocabulary = config.needed("vocab_size")?;
-    if key_value_heads == 0 || heads % key_value_heads != 0 || head == 0 {
+    if key_value_heads == 0 || heads % key_value_heads != 0 || head == 0 || head > LARGEST_SIZE {
         return Err(LibraryError::Config {
             path: config.path.clone(),
             reason: format!(

@@ -17,6 +17,8 @@ mod pull_error;
 mod pull_progress;
 mod starter;
 mod store;
+#[cfg(test)]
+mod test_support;
 mod weights;
 
 pub use affine::Affine;

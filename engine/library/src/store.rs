@@ -50,12 +50,13 @@ impl Store {
     /// Opens (and if need be makes) the store below `home`, and sweeps away what crashed imports left.
     ///
     /// # Errors
-    /// When the folder cannot be made or read.
+    /// When the folder cannot be made.
     pub fn open(home: &Path) -> Result<Self, LibraryError> {
         let models = home.join("models");
         fs::create_dir_all(&models).at("make", &models)?;
         let store = Store { models };
-        staging::sweep(&store.models)?;
+        // On a read-only volume the models can still be used, whatever lies beside them.
+        let _ = staging::sweep(&store.models);
         Ok(store)
     }
 

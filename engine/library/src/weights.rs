@@ -1,5 +1,6 @@
 //! Safetensors on disk: headers read and checked, files written tensor by tensor.
 
+pub(crate) mod folder;
 pub(crate) mod read;
 pub(crate) mod write;
 

@@ -180,3 +180,56 @@ fn decode_q6_k(block: &[u8], quantized: &mut [u8], scales: &mut [f32], biases: &
         *slot = (low & 15) | ((high & 3) << 4);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::dequantize_row;
+
+    const KINDS: [TensorType; 10] = [
+        TensorType::Q4_0,
+        TensorType::Q4_1,
+        TensorType::Q5_0,
+        TensorType::Q5_1,
+        TensorType::Q8_0,
+        TensorType::Q2K,
+        TensorType::Q3K,
+        TensorType::Q4K,
+        TensorType::Q5K,
+        TensorType::Q6K,
+    ];
+
+    /// The fixture is made by `tests/fixtures/make_blocks.py` with the Python package gguf.
+    #[test]
+    fn every_block_type_has_the_values_of_the_reference() {
+        let fixture = include_bytes!("../../tests/fixtures/blocks.safetensors");
+        let fixture = safetensors::SafeTensors::deserialize(fixture).unwrap();
+        for kind in KINDS {
+            let blocks = fixture.tensor(&format!("{}.blocks", kind.name())).unwrap();
+            let expected = fixture.tensor(&format!("{}.values", kind.name())).unwrap();
+            let expected: Vec<f32> =
+                expected.data().chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect();
+            let mut values = vec![f32::NAN; expected.len()];
+            dequantize_row(kind, blocks.data(), &mut values);
+            for (index, (value, expected)) in values.iter().zip(&expected).enumerate() {
+                assert!(value == expected, "{} weight {index}: {value}, expected {expected}", kind.name());
+            }
+        }
+    }
+
+    #[test]
+    fn integers_stay_within_the_width_that_they_are_stored_in() {
+        use crate::gguf::tensor_type::Mapping;
+        for kind in KINDS {
+            let layout = kind.layout().unwrap();
+            for fill in [0x00, 0xff, 0x5a] {
+                let block = vec![fill; layout.bytes];
+                let mut quantized = [0; SUPER_BLOCK];
+                decode(kind, &block, &mut quantized, &mut [0.0; 16], &mut [0.0; 16]);
+                if let Some(Mapping::Exact(affine)) = kind.mapping() {
+                    assert!(quantized.iter().all(|q| u32::from(*q) <= affine.maximum()), "{}", kind.name());
+                }
+            }
+        }
+    }
+}

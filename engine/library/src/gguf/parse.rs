@@ -262,3 +262,7 @@ fn place(
     }
     Ok(tensors)
 }
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

@@ -124,6 +124,8 @@ pub(crate) fn rebuild(file: &GgufFile, rows: u64) -> Result<Rebuilt, LibraryErro
         notes.push("the file has no chat template: chat falls back to the engine's plain one".into());
     }
     let text = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize)).cloned();
+    let around_beginning = add_beginning.then(|| roles.beginning.zip(text(roles.beginning))).flatten();
+    let around_end = add_end.then(|| roles.end.zip(text(roles.end))).flatten();
     let tokenizer = json!({
         "version": "1.0",
         "truncation": null,
@@ -131,10 +133,7 @@ pub(crate) fn rebuild(file: &GgufFile, rows: u64) -> Result<Rebuilt, LibraryErro
         "added_tokens": added,
         "normalizer": parts.normalizer,
         "pre_tokenizer": parts.pre_tokenizer,
-        "post_processor": post_processor(
-            add_beginning.then(|| roles.beginning.zip(text(roles.beginning))).flatten(),
-            add_end.then(|| roles.end.zip(text(roles.end))).flatten(),
-        ),
+        "post_processor": post_processor(around_beginning.as_ref(), around_end.as_ref()),
         "decoder": parts.decoder,
         "model": parts.model,
     });
@@ -298,20 +297,20 @@ fn chat_template(file: &GgufFile) -> Option<Value> {
 }
 
 /// Puts the beginning and the end token around a text.
-fn post_processor(beginning: Option<(u32, String)>, end: Option<(u32, String)>) -> Value {
+fn post_processor(beginning: Option<&(u32, String)>, end: Option<&(u32, String)>) -> Value {
     if beginning.is_none() && end.is_none() {
         return Value::Null;
     }
     let part = |token: &(u32, String), sequence: u32| json!({ "SpecialToken": { "id": token.1, "type_id": sequence } });
     let around = |name: &str, sequence: u32| -> Vec<Value> {
         let middle = json!({ "Sequence": { "id": name, "type_id": sequence } });
-        let before = beginning.as_ref().map(|token| part(token, sequence));
-        let after = end.as_ref().map(|token| part(token, sequence));
+        let before = beginning.map(|token| part(token, sequence));
+        let after = end.map(|token| part(token, sequence));
         before.into_iter().chain([middle]).chain(after).collect()
     };
     let special_tokens: Map<String, Value> = beginning
-        .iter()
-        .chain(&end)
+        .into_iter()
+        .chain(end)
         .map(|(id, text)| (text.clone(), json!({ "id": text, "ids": [id], "tokens": [text] })))
         .collect();
     let single = around("A", 0);

@@ -14,7 +14,8 @@ use crate::disk;
 use crate::error::LibraryError;
 use crate::layers::{self, Layer};
 use crate::weights::Dtype;
-use crate::weights::read::{SafetensorsFile, TensorInfo, Weights};
+use crate::weights::folder::Weights;
+use crate::weights::read::{SafetensorsFile, TensorInfo};
 use crate::weights::write::NewTensor;
 
 /// Files beside the weights that the engine or a person may need.

@@ -248,7 +248,8 @@ fn conversion(tensor: &GgufTensor, target: &Target, range: ScaleRange, options: 
         _ => None,
     };
     if let Some(dtype) = dense {
-        let fits = |affine: &Affine| target.quantizable && tensor.columns() % u64::from(affine.group_size) == 0;
+        let fits =
+            |affine: &Affine| target.quantizable && tensor.columns().is_multiple_of(u64::from(affine.group_size));
         return match options.quantize.filter(fits) {
             Some(affine) => Conversion::Quantize(dtype, affine),
             None => Conversion::Copy(dtype.size()),
@@ -266,3 +267,11 @@ fn conversion(tensor: &GgufTensor, target: &Target, range: ScaleRange, options: 
         }
     }
 }
+
+#[cfg(test)]
+#[path = "real_models_tests.rs"]
+mod real_models_tests;
+
+#[cfg(test)]
+#[path = "gguf_tests.rs"]
+mod tests;

@@ -10,7 +10,7 @@ use crate::disk;
 use crate::error::LibraryError;
 use crate::layers;
 use crate::weights::Dtype;
-use crate::weights::read::Weights;
+use crate::weights::folder::Weights;
 
 /// A model of the store. Everything but name, path and size may be unknown for a broken folder.
 #[derive(Clone, Debug, PartialEq, Serialize)]

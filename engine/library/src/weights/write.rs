@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::Dtype;
-use super::read::INDEX_NAME;
+use super::folder::INDEX_NAME;
 use crate::disk;
 use crate::error::{IoContext as _, LibraryError};
 
@@ -168,7 +168,7 @@ fn header(tensors: &[NewTensor], shard: &[usize]) -> Result<(Vec<u8>, Vec<u64>),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::read::Weights;
+    use crate::weights::folder::Weights;
 
     fn tensors() -> Vec<NewTensor> {
         vec![

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use serde_json::{Map, Value, json};
 
 use super::{Architecture, Layout, Target};
+use crate::config::LARGEST_SIZE;
 use crate::error::{IoContext as _, LibraryError};
 use crate::gguf::tensor_type::TensorType;
 use crate::gguf::value::json_float;
@@ -35,7 +36,7 @@ fn layout(file: &GgufFile) -> Result<Layout, LibraryError> {
     let sizes = sizes(file)?;
     let mut notes = Vec::new();
     let (targets, biases) = targets(file, &sizes, &mut notes)?;
-    let config = config(file, &sizes, biases)?;
+    let config = config(file, &sizes, &biases)?;
     Ok(Layout { config, targets, notes })
 }
 
@@ -46,7 +47,7 @@ fn key(name: &str) -> String {
 fn needed(file: &GgufFile, name: &str) -> Result<u64, LibraryError> {
     let name = key(name);
     file.integer(&name)
-        .filter(|number| (1..=1 << 32).contains(number))
+        .filter(|number| (1..=LARGEST_SIZE).contains(number))
         .ok_or_else(|| LibraryError::malformed(&file.path, format!("its metadata lacks a usable {name}")))
 }
 
@@ -67,7 +68,12 @@ fn sizes(file: &GgufFile) -> Result<Sizes, LibraryError> {
     let heads = needed(file, "attention.head_count")?;
     let key_value_heads = file.integer(&key("attention.head_count_kv")).unwrap_or(heads);
     let head = file.integer(&key("attention.key_length")).unwrap_or(hidden / heads);
-    if key_value_heads == 0 || heads % key_value_heads != 0 || head == 0 || head % 2 != 0 {
+    if key_value_heads == 0
+        || heads % key_value_heads != 0
+        || head == 0
+        || !head.is_multiple_of(2)
+        || head > LARGEST_SIZE
+    {
         return Err(LibraryError::malformed(
             &file.path,
             format!("{heads} heads, {key_value_heads} key-value heads of {head} elements cannot be"),
@@ -217,7 +223,11 @@ impl Plan<'_> {
     }
 }
 
+<<<<<<< HEAD
 fn config(file: &GgufFile, sizes: &Sizes, biases: Biases) -> Result<Map<String, Value>, LibraryError> {
+=======
+fn config(file: &GgufFile, sizes: &Sizes, biases: &Biases) -> Result<Map<String, Value>, LibraryError> {
+>>>>>>> l1
     let epsilon = file.float(&key("attention.layer_norm_rms_epsilon")).ok_or_else(|| {
         LibraryError::malformed(&file.path, "its metadata lacks llama.attention.layer_norm_rms_epsilon")
     })?;
