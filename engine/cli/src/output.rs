@@ -1,13 +1,3 @@
-<<<<<<< HEAD
-//! Data for people and for programs, on standard output.
-
-use serde::Serialize;
-use std::io::{self, Write};
-
-/// Writes a line to standard output; unlike `println!` it fails, rather than panics, when nobody reads.
-pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{text}")
-=======
 //! Writing results to standard output: JSON, tables, figures for people.
 
 use std::io::{self, Write};
@@ -26,18 +16,10 @@ pub(crate) fn piece(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
->>>>>>> a
 }
 
 /// Writes a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-<<<<<<< HEAD
-    line(serde_json::to_string_pretty(value)?)?;
-    Ok(())
-}
-
-/// Bytes for people, in powers of ten as disks are sold.
-=======
     Ok(line(&serde_json::to_string_pretty(value)?)?)
 }
 
@@ -62,7 +44,6 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
 }
 
 /// A number of bytes for people, in units of 1000 as disks and downloads are sold.
->>>>>>> a
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1000 {
@@ -70,35 +51,6 @@ pub(crate) fn bytes(count: u64) -> String {
     }
     let mut value = count as f64 / 1000.0;
     let mut unit = 0;
-<<<<<<< HEAD
-    while value >= 999.95 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
-/// A count for people: 135M, 1.2B.
-pub(crate) fn count(number: u64) -> String {
-    match number as f64 {
-        n if n >= 999.5e6 => format!("{:.1}B", n / 1e9),
-        n if n >= 999.5e3 => format!("{:.0}M", n / 1e6),
-        n if n >= 1e4 => format!("{:.0}k", n / 1e3),
-        n => format!("{n}"),
-    }
-}
-
-/// Columns as wide as their widest cell, two spaces apart.
-pub(crate) fn table(rows: &[Vec<String>]) -> io::Result<()> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    for row in rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-        line(cells.join("  ").trim_end())?;
-    }
-    Ok(())
-=======
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;
@@ -114,7 +66,6 @@ pub(crate) fn parameters(count: u64) -> String {
         _ => (count as f64 / 1e9, "B"),
     };
     if value < 9.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
->>>>>>> a
 }
 
 #[cfg(test)]
@@ -122,14 +73,6 @@ mod tests {
     use super::*;
 
     #[test]
-<<<<<<< HEAD
-    fn sizes_read_as_people_say_them() {
-        assert_eq!(
-            [bytes(999), bytes(1000), bytes(96_600_000), bytes(999_960)],
-            ["999 B", "1.0 kB", "96.6 MB", "1.0 MB"]
-        );
-        assert_eq!([count(512), count(134_515_008), count(1_235_814_400)], ["512", "135M", "1.2B"]);
-=======
     fn figures_read_well_at_every_size() {
         let sizes = [0, 999, 1000, 9_949, 9_950, 999_499, 999_500, 135_000_000, 4_700_000_000, 5_000_000_000_000_000];
         let shown = sizes.map(bytes);
@@ -145,6 +88,5 @@ mod tests {
         let rows = [vec!["NAME", " SIZE", "NOTE"], vec!["é", "5 B", ""], vec!["longer", "123 B", "x"], vec!["last"]];
         let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(ToString::to_string).collect()).collect();
         assert_eq!(table(&rows), "NAME     SIZE  NOTE\né         5 B\nlonger  123 B  x\nlast");
->>>>>>> a
     }
 }

@@ -6,12 +6,8 @@ use crate::affine::Affine;
 use crate::config::{Config, LARGEST_SIZE, Quantization};
 use crate::error::LibraryError;
 use crate::weights::Dtype;
-<<<<<<< HEAD
-use crate::weights::read::{TensorInfo, Weights};
-=======
 use crate::weights::folder::Weights;
 use crate::weights::read::TensorInfo;
->>>>>>> l1
 
 /// Architectures whose tensors are named and shaped as llama's are.
 const LLAMA_FAMILY: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "smollm3"];

@@ -1,126 +1,3 @@
-<<<<<<< HEAD
-//! `linnet serve`
-
-use crate::models::{self, ComputeArguments};
-use crate::output;
-use anyhow::Context;
-use clap::Args;
-use linnet_api::{ApiState, DEFAULT_PORT, SamplingOverrides, ServedModel, ServerOptions, SingleModel, serve};
-use linnet_library::Store;
-use linnet_runtime::EngineOptions;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
-
-/// Serve a model to other programs over an OpenAI-compatible endpoint
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  linnet serve --model starter\n  \
-    curl http://127.0.0.1:5466/v1/chat/completions -H 'content-type: application/json' \\\n    \
-    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'")]
-pub(crate) struct Arguments {
-    /// The model to serve [default: the only one installed, or the starter]
-    #[arg(short, long, value_name = "NAME")]
-    model: Option<String>,
-    /// The address to listen on; anything but loopback lets other machines in, so set an API key then
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    host: IpAddr,
-    /// The port to listen on; 0 takes a free one
-    #[arg(short, long, default_value_t = DEFAULT_PORT)]
-    port: u16,
-    /// Ask clients for this key as `Authorization: Bearer KEY`
-    #[arg(long, value_name = "KEY", env = "LINNET_API_KEY", hide_env_values = true)]
-    api_key: Option<String>,
-    /// Accept this Host name besides the loopback ones (may be repeated)
-    #[arg(long, value_name = "NAME")]
-    allow_host: Vec<String>,
-    /// Accept requests from web pages of this origin (may be repeated)
-    #[arg(long, value_name = "ORIGIN")]
-    allow_origin: Vec<String>,
-    /// How many requests run at once; others wait
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    max_concurrent: u16,
-    /// How many requests may wait; others are refused
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    queue_limit: usize,
-    /// The temperature of requests that name none [default: the model's own, or 0.7]
-    #[arg(long, value_name = "T")]
-    temperature: Option<f32>,
-    /// The most tokens to answer requests that name no limit [default: what the context has room for]
-    #[arg(long, value_name = "N")]
-    max_tokens: Option<usize>,
-    /// Seconds of silence on a stream before a comment keeps it open
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    keep_alive: u64,
-    #[command(flatten)]
-    compute: ComputeArguments,
-}
-
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    if !arguments.host.is_loopback() && arguments.api_key.is_none() {
-        anyhow::bail!(
-            "{} can be reached from other machines; set --api-key so that not everyone can use the model",
-            arguments.host
-        );
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run_server(arguments))
-}
-
-async fn run_server(arguments: &Arguments) -> anyhow::Result<()> {
-    // The port first: a busy one should not cost the time of loading a model.
-    let address = SocketAddr::new(arguments.host, arguments.port);
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{address} is not free; choose another port with --port, or --port 0 for any"))?;
-    let address = listener.local_addr()?;
-
-    let store = Store::from_environment()?;
-    let entry = models::resolve(&store, arguments.model.as_deref())?;
-    let engine = EngineOptions {
-        max_concurrent: usize::from(arguments.max_concurrent),
-        queue_limit: arguments.queue_limit,
-        default_max_tokens: arguments.max_tokens,
-    };
-    let options = arguments.compute.load_options(&entry.name, engine);
-    let name = entry.name.clone();
-    let created = entry.created.unwrap_or(0);
-    let model = tokio::task::spawn_blocking(move || models::load(&entry, &options)).await??;
-
-    let served = ServedModel {
-        id: name.clone(),
-        sampling: SamplingOverrides::from(&model.defaults),
-        engine: model.engine.clone(),
-        tokenizer: model.tokenizer,
-        template: model.template,
-    };
-    let mut provider = SingleModel::new(served, created);
-    if name == models::STARTER_NAME {
-        provider = provider.with_alias(models::STARTER_ALIAS);
-    }
-    let server = ServerOptions {
-        allowed_hosts: arguments.allow_host.clone(),
-        allow_ip_hosts: !arguments.host.is_loopback(),
-        allowed_origins: arguments.allow_origin.clone(),
-        api_key: arguments.api_key.clone(),
-        keep_alive: Duration::from_secs(arguments.keep_alive),
-        sampling: SamplingOverrides { temperature: arguments.temperature, ..SamplingOverrides::default() },
-        ..ServerOptions::default()
-    };
-    let state = ApiState::new(server, Arc::new(provider));
-    output::line(format_args!("serving {name} on http://{address}/v1 (Ctrl-C stops)"))?;
-    serve(listener, state, shutdown_signal()).await?;
-    let engine = model.engine;
-    tokio::task::spawn_blocking(move || engine.stop()).await?;
-    Ok(())
-}
-
-/// Completes at Ctrl-C or when the system asks the process to end.
-async fn shutdown_signal() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-=======
 //! `linnet serve`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -255,20 +132,10 @@ async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => {
->>>>>>> a
             tokio::select! {
                 _ = tokio::signal::ctrl_c() => {}
                 _ = terminate.recv() => {}
             }
-<<<<<<< HEAD
-            return;
-        }
-    }
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-=======
         }
         Err(_) => drop(tokio::signal::ctrl_c().await),
     }
@@ -285,4 +152,3 @@ fn start_log() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
 }
->>>>>>> a

@@ -1,49 +1,3 @@
-<<<<<<< HEAD
-//! What was said so far.
-
-use serde_json::{Value, json};
-
-/// A conversation, as chat templates take it.
-#[derive(Debug, Clone)]
-pub(super) struct Conversation {
-    system: Option<String>,
-    turns: Vec<Value>,
-}
-
-impl Conversation {
-    pub(super) fn new(system: Option<String>) -> Self {
-        Self { system: system.filter(|text| !text.trim().is_empty()), turns: Vec::new() }
-    }
-
-    /// Adds a question.
-    pub(super) fn ask(&mut self, text: String) {
-        self.turns.push(json!({"role": "user", "content": text}));
-    }
-
-    /// Adds the answer to the last question.
-    pub(super) fn answered(&mut self, text: String) {
-        self.turns.push(json!({"role": "assistant", "content": text}));
-    }
-
-    /// Takes back a question that got no answer, so that roles go on alternating.
-    pub(super) fn take_back(&mut self) {
-        if self.turns.last().is_some_and(|turn| turn["role"] == "user") {
-            self.turns.pop();
-        }
-    }
-
-    /// Begins anew, with other instructions if given.
-    pub(super) fn clear(&mut self, system: Option<String>) {
-        self.turns.clear();
-        if system.is_some() {
-            self.system = system.filter(|text| !text.trim().is_empty());
-        }
-    }
-
-    /// All messages, instructions first.
-    pub(super) fn messages(&self) -> Vec<Value> {
-        let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
-=======
 //! A conversation with a loaded model.
 
 use std::io;
@@ -154,13 +108,10 @@ impl Conversation {
 
     fn messages(&self) -> Vec<Value> {
         let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
->>>>>>> a
         system.chain(self.turns.iter().cloned()).collect()
     }
 }
 
-<<<<<<< HEAD
-=======
 /// The speed of an answer in one line.
 pub(crate) fn stats(usage: &Usage) -> String {
     let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
@@ -175,23 +126,11 @@ pub(crate) fn stats(usage: &Usage) -> String {
     )
 }
 
->>>>>>> a
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-<<<<<<< HEAD
-    fn a_question_without_an_answer_is_taken_back() {
-        let mut conversation = Conversation::new(Some("be brief".into()));
-        conversation.ask("one".into());
-        conversation.answered("1".into());
-        conversation.take_back();
-        conversation.ask("two".into());
-        conversation.take_back();
-        let roles: Vec<_> = conversation.messages().iter().map(|turn| turn["role"].clone()).collect();
-        assert_eq!(roles, ["system", "user", "assistant"]);
-=======
     fn stats_leave_out_what_cost_nothing() {
         let usage = Usage {
             prompt_tokens: 100,
@@ -203,6 +142,5 @@ mod tests {
         };
         assert_eq!(stats(&usage), "read 100 tokens at 100/s (50 from the cache), wrote 11 at 100/s");
         assert_eq!(stats(&Usage::default()), "read 0 tokens at 0/s (0 from the cache), wrote 0 at 0/s");
->>>>>>> a
     }
 }

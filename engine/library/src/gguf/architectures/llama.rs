@@ -223,11 +223,7 @@ impl Plan<'_> {
     }
 }
 
-<<<<<<< HEAD
-fn config(file: &GgufFile, sizes: &Sizes, biases: Biases) -> Result<Map<String, Value>, LibraryError> {
-=======
 fn config(file: &GgufFile, sizes: &Sizes, biases: &Biases) -> Result<Map<String, Value>, LibraryError> {
->>>>>>> l1
     let epsilon = file.float(&key("attention.layer_norm_rms_epsilon")).ok_or_else(|| {
         LibraryError::malformed(&file.path, "its metadata lacks llama.attention.layer_norm_rms_epsilon")
     })?;
