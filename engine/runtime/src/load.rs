@@ -1,10 +1,9 @@
 //! A model folder becomes a running engine with its tokenizer, template and defaults.
 
-use crate::{BackendModel, Detokenizer, Engine, EngineOptions, EngineText, StepModelError};
+use crate::{BackendModel, Engine, EngineOptions, EngineText, StepModelError};
 use linnet_compute::cpu::{CpuBackend, CpuOptions};
 use linnet_models::{
-    ChatTemplate, GenerationDefaults, JsonFileError, ModelConfig, ModelError, TemplateError, TextStream, Tokenizer,
-    TokenizerError,
+    ChatTemplate, GenerationDefaults, JsonFileError, ModelConfig, ModelError, TemplateError, Tokenizer, TokenizerError,
 };
 use std::path::{Path, PathBuf};
 
@@ -96,7 +95,8 @@ pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, L
                 .map_err(|error| StepModelError::Compute(error.to_string()))
         }
     };
-    let engine = Engine::start(&name, options.engine.clone(), engine_text(&tokenizer, &defaults), load)?;
+    let text = EngineText::from_tokenizer(tokenizer.clone(), defaults.eos_token_ids.clone());
+    let engine = Engine::start(&name, options.engine, text, load)?;
     let info = ModelInfo {
         folder: folder.to_path_buf(),
         architecture,
@@ -104,34 +104,4 @@ pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, L
         vocabulary_size: engine.vocabulary_size(),
     };
     Ok(LoadedModel { engine, tokenizer, template, defaults, info })
-}
-
-/// The tokenizer's part in every generation.
-fn engine_text(tokenizer: &Tokenizer, defaults: &GenerationDefaults) -> EngineText {
-    let newline = tokenizer.encode("\n", false).ok().and_then(|ids| ids.last().copied());
-    let for_streams = tokenizer.clone();
-    let mut text = EngineText::new(
-        move |show_special| {
-            let stream = if show_special { for_streams.stream_with_special_tokens() } else { for_streams.stream() };
-            Box::new(StreamDetokenizer(stream))
-        },
-        defaults.eos_token_ids.clone(),
-    );
-    // mlx-lm's server spares the newline too, so that XTC cannot glue paragraphs together.
-    text.xtc_exempt.extend(newline);
-    text
-}
-
-struct StreamDetokenizer(TextStream);
-
-impl Detokenizer for StreamDetokenizer {
-    fn push(&mut self, token: u32, text: &mut String) -> Result<(), StepModelError> {
-        let piece = self.0.push(token).map_err(|error| StepModelError::Compute(error.to_string()))?;
-        text.push_str(&piece);
-        Ok(())
-    }
-
-    fn finish(&mut self, text: &mut String) {
-        text.push_str(&self.0.finish());
-    }
 }
