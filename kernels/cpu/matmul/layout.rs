@@ -98,16 +98,22 @@ impl TileLayout {
         (1u32 << (self.bits - 1)) as f32
     }
 
-    /// Stores the code of `column` (within the group) and `lane` into a zeroed group record.
-    pub(crate) fn put_code(&self, record: &mut [u8], lane: usize, column: usize, code: u8) {
-        let block = &mut record[column / BLOCK * self.block_bytes()..];
-        let (quad, byte) = (column % BLOCK / QUAD, lane * QUAD + column % QUAD);
-        let mut plane_start = 0;
-        for &(width, low) in planes(self.bits) {
-            let bit = quad * width;
-            let part = (code >> low) & (0xff >> (8 - width));
-            block[plane_start + bit / 8 * self.vector() + byte] |= part << (bit % 8);
-            plane_start += width * self.vector();
+    /// Stores the codes of one group of `lane` into a zeroed group record, four columns at a time.
+    pub(crate) fn put_codes(&self, record: &mut [u8], lane: usize, codes: &[u8]) {
+        for (block, codes) in record.chunks_exact_mut(self.block_bytes()).zip(codes.as_chunks::<BLOCK>().0) {
+            let mut plane_start = 0;
+            for &(width, low) in planes(self.bits) {
+                let mask = (0xff >> (8 - width)) * 0x0101_0101;
+                for (quad, codes) in codes.as_chunks::<QUAD>().0.iter().enumerate() {
+                    let bit = quad * width;
+                    let part = ((u32::from_le_bytes(*codes) >> low) & mask) << (bit % 8);
+                    let at = plane_start + bit / 8 * self.vector() + lane * QUAD;
+                    for (target, byte) in block[at..at + QUAD].iter_mut().zip(part.to_le_bytes()) {
+                        *target |= byte;
+                    }
+                }
+                plane_start += width * self.vector();
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use thiserror::Error;
 
-use super::layout::{BLOCK, ScaleKind, TileLayout};
+use super::layout::{ScaleKind, TileLayout};
 use crate::{Context, FloatSlice, aligned::AlignedBytes};
 
 /// A weight quantized the MLX affine way, as it lies in a file.
@@ -134,6 +134,9 @@ pub enum MatrixError {
     },
 }
 
+/// The largest quantization group.
+const MAX_GROUP: usize = 128;
+
 /// The element type of a dense matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DenseKind {
@@ -231,9 +234,10 @@ impl Matrix {
                 let row = tile * layout.lanes + lane;
                 let codes = &packed[row * row_bytes..(row + 1) * row_bytes];
                 for (group, record) in target.chunks_exact_mut(record_bytes).enumerate() {
-                    for column in 0..group_size {
-                        layout.put_code(record, lane, column, packed_code(codes, group * group_size + column, bits));
-                    }
+                    let mut unpacked = [0; MAX_GROUP];
+                    let unpacked = &mut unpacked[..group_size];
+                    unpack_codes(&codes[group * group_size * bits / 8..], bits, unpacked);
+                    layout.put_codes(record, lane, unpacked);
                     let at = layout.codes_bytes() + lane * scale_kind.bytes();
                     put_scale(scale_kind, &mut record[at..], scales.get(row * groups + group));
                     if !symmetric {
@@ -383,6 +387,19 @@ pub(crate) fn packed_code(row: &[u8], index: usize, bits: usize) -> u8 {
     (((low | high << 8) >> (bit % 8)) & ((1 << bits) - 1)) as u8
 }
 
+/// The first codes of a packed row (starting at a byte's first bit), one to a byte.
+fn unpack_codes(row: &[u8], bits: usize, codes: &mut [u8]) {
+    match bits {
+        8 => codes.copy_from_slice(&row[..codes.len()]),
+        4 => {
+            for (pair, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(row) {
+                *pair = [byte & 15, byte >> 4];
+            }
+        }
+        _ => codes.iter_mut().enumerate().for_each(|(index, code)| *code = packed_code(row, index, bits)),
+    }
+}
+
 /// The narrowest exact storage for scales and biases, and whether biases are implied by the scales.
 fn classify(scales: &FloatSlice<'_>, biases: &FloatSlice<'_>, count: usize, center: f32) -> (ScaleKind, bool) {
     let symmetric = (0..count).all(|index| biases.get(index) == -center * scales.get(index));
@@ -443,5 +460,3 @@ fn fill_tiles(context: &Context, data: &mut [u8], tile_bytes: usize, fill: &(dyn
         }
     });
 }
-
-const _: () = assert!(BLOCK == 32);
