@@ -42,7 +42,7 @@ pub struct Inspection {
     pub tensors: usize,
     /// Number of tensors by element or block type.
     pub types: BTreeMap<String, usize>,
-    /// Number of weights by bits per weight of the affine quantization (16 and 32 are dense).
+    /// Number of weights by the bits of their integers, without scales (16 and 32 are dense, 0 is not known).
     pub weights_by_bits: BTreeMap<u32, u64>,
     /// Number of weights, unpacked.
     pub parameters: u64,
@@ -122,12 +122,7 @@ fn inspect_gguf(path: &Path, options: &ImportOptions<'_>) -> Result<Inspection, 
     let mut weights_by_bits = BTreeMap::new();
     for tensor in file.tensors.values() {
         *types.entry(tensor.kind.name()).or_insert(0) += 1;
-        // The nominal width: Q6_K has 6 bits, whatever it is stored as later.
-        let bits = match tensor.kind.layout() {
-            Some(layout) => (layout.bytes * 8 / layout.elements) as u32,
-            None => 0,
-        };
-        *weights_by_bits.entry(bits).or_insert(0) += tensor.elements();
+        *weights_by_bits.entry(tensor.kind.bits()).or_insert(0) += tensor.elements();
     }
     let context_length =
         architecture.as_ref().and_then(|architecture| file.integer(&format!("{architecture}.context_length")));

@@ -106,6 +106,21 @@ impl TensorType {
         }
     }
 
+    /// Bits of a weight's integer or number, without its share of the scales; 0 for types that are not imported.
+    pub(crate) fn bits(self) -> u32 {
+        match self {
+            TensorType::F32 => 32,
+            TensorType::F16 | TensorType::Bf16 => 16,
+            TensorType::Q8_0 => 8,
+            TensorType::Q6K => 6,
+            TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5K => 5,
+            TensorType::Q4_0 | TensorType::Q4_1 | TensorType::Q4K => 4,
+            TensorType::Q3K => 3,
+            TensorType::Q2K => 2,
+            TensorType::Other(_) => 0,
+        }
+    }
+
     /// What becomes of the type in our format; `None` for dense types, which stay dense, and for unknown ones.
     pub(crate) fn mapping(self) -> Option<Mapping> {
         match self {

@@ -247,6 +247,25 @@ fn a_byte_level_tokenizer_follows_its_family() {
 }
 
 #[test]
+fn a_sentencepiece_tokenizer_puts_a_space_before_the_text_and_takes_it_away_again() {
+    let fixture = Fixture::new();
+    let mut builder = small_gguf(0);
+    let pieces = ["<unk>", "<s>", "</s>", "\u{2581}", "a", "b", "\u{2581}a", "ab", "\u{2581}ab"].map(str::to_owned);
+    builder.set("tokenizer.ggml.model", Meta::Text("llama".into()));
+    builder.set("tokenizer.ggml.tokens", Meta::Texts(pieces.to_vec()));
+    builder.set("tokenizer.ggml.token_type", Meta::I32s(vec![2, 3, 3, 1, 1, 1, 1, 1, 1]));
+    builder.set("tokenizer.ggml.scores", Meta::F32s(vec![0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0]));
+    builder.set("tokenizer.ggml.bos_token_id", Meta::U32(1));
+    builder.set("tokenizer.ggml.eos_token_id", Meta::U32(2));
+    let imported = fixture.import(&builder).unwrap();
+    assert!(imported.notes.iter().any(|note| note.contains("no byte tokens")), "{:?}", imported.notes);
+    let tokenizer = tokenizers::Tokenizer::from_file(imported.entry.path.join("tokenizer.json")).unwrap();
+    let encoded = tokenizer.encode("ab a?b", true).unwrap();
+    assert_eq!(encoded.get_ids(), [1, 8, 6, 0, 5]);
+    assert_eq!(tokenizer.decode(&[8, 6, 5], true).unwrap(), "ab ab");
+}
+
+#[test]
 fn what_is_no_plain_llama_is_refused_by_name() {
     let fixture = Fixture::new();
     let with = |key: &str, value: Meta| {

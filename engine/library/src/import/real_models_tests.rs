@@ -121,6 +121,28 @@ fn smollm2_is_imported_with_every_weight_as_it_was() {
     assert_eq!(generation["eos_token_id"], json!([2, 0]));
 }
 
+/// One vocabulary under the rules of many families: the fixture is llama.cpp's own answer (`make_pre_tokenizers.py`).
+#[test]
+fn words_are_cut_as_llama_cpp_cuts_them_for_every_family() {
+    let Some(path) = real_file(SMOLLM2) else { return };
+    let golden: Value = serde_json::from_str(include_str!("../../tests/fixtures/pre_tokenizers.json")).unwrap();
+    let mut file = GgufFile::open(&path).unwrap();
+    let mut differences = Vec::new();
+    for (name, lists) in golden["names"].as_object().unwrap() {
+        file.metadata.insert("tokenizer.ggml.pre".into(), crate::gguf::value::Value::Text(name.clone()));
+        let rebuilt = tokenizer::rebuild(&file, 49_152).unwrap();
+        let tokenizer: tokenizers::Tokenizer = rebuilt.tokenizer.to_string().parse().unwrap();
+        for (text, expected) in golden["texts"].as_array().unwrap().iter().zip(lists.as_array().unwrap()) {
+            let text = text.as_str().unwrap();
+            let encoded = tokenizer.encode(text, false).unwrap();
+            if json!(encoded.get_ids()) != *expected {
+                differences.push(format!("{name}: {text:?} became {:?}, expected {expected}", encoded.get_tokens()));
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
 #[test]
 fn gemma3_is_refused_by_name() {
     let Some(path) = real_file(GEMMA3) else { return };
@@ -138,6 +160,7 @@ fn gemma3_is_refused_by_name() {
     assert_eq!(inspection.context_length, Some(32768));
     assert_eq!(inspection.tokenizer.as_deref(), Some("SentencePiece BPE"));
     assert_eq!(inspection.types["Q4_K"], 27);
+    assert_eq!(inspection.weights_by_bits.keys().copied().collect::<Vec<_>>(), [4, 5, 6, 8, 32]);
 }
 
 #[test]

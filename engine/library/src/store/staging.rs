@@ -14,6 +14,7 @@ use crate::error::{IoContext as _, LibraryError};
 
 const PREFIX: &str = ".staging-";
 const LOCK_SUFFIX: &str = ".lock";
+const ASIDE_PREFIX: &str = ".replaced-";
 
 /// A model that is being made. Dropping it removes what was made.
 #[derive(Debug)]
@@ -91,14 +92,44 @@ fn swap(new: &Path, old: &Path) -> Result<(), LibraryError> {
     if renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).is_ok() {
         return Ok(());
     }
-    // Some file systems (network shares) cannot exchange: the old model waits inside the new one's parent.
-    let aside = new.with_extension("old");
+    swap_by_renames(new, old)
+}
+
+/// For file systems that cannot exchange (network shares): the old model is set aside under a hidden name, from which
+/// the next sweep brings it back if the process dies before the new one is in place.
+fn swap_by_renames(new: &Path, old: &Path) -> Result<(), LibraryError> {
+    let aside = old.with_file_name(format!("{ASIDE_PREFIX}{}", disk::file_name_text(old)));
+    remove_if_there(&aside)?;
     fs::rename(old, &aside).at("rename", old)?;
     if let Err(error) = fs::rename(new, old).at("rename", new) {
         fs::rename(&aside, old).at("rename", &aside)?;
         return Err(error);
     }
-    fs::rename(&aside, new).at("rename", &aside)
+    remove_if_there(&aside)
+}
+
+/// Models that a dead process had set aside: brought back, or removed where the new one is in place.
+fn bring_back(aside: &Path) -> Result<(), LibraryError> {
+    let name = disk::file_name_text(aside);
+    let Some(name) = name.strip_prefix(ASIDE_PREFIX) else { return Ok(()) };
+    let place = aside.with_file_name(name);
+    if place.symlink_metadata().is_ok() {
+        remove_if_there(aside)
+    } else {
+        fs::rename(aside, &place).at("rename", aside)
+    }
+}
+
+/// What lies directly in a folder under a name with this beginning.
+fn entries_with(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, LibraryError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).at("list", folder)? {
+        let path = entry.at("list", folder)?.path();
+        if disk::file_name_text(&path).starts_with(prefix) {
+            found.push(path);
+        }
+    }
+    Ok(found)
 }
 
 fn lock_of(folder: &Path) -> PathBuf {
@@ -124,19 +155,21 @@ fn remove_if_there(path: &Path) -> Result<(), LibraryError> {
     if metadata.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.at("remove", path)
 }
 
-/// Removes the staging folders whose process is gone.
+/// Removes the staging folders whose process is gone, and brings back what it had set aside.
 pub(super) fn sweep(models: &Path) -> Result<(), LibraryError> {
-    let mut left = Vec::new();
-    for entry in fs::read_dir(models).at("list", models)? {
-        let path = entry.at("list", models)?.path();
-        if disk::file_name_text(&path).starts_with(PREFIX) {
-            left.push(path);
-        }
+    let left = entries_with(models, PREFIX)?;
+    let mut aside = entries_with(models, ASIDE_PREFIX)?;
+    for organisation in super::visible_folders(models)? {
+        aside.extend(entries_with(&organisation, ASIDE_PREFIX).unwrap_or_default());
     }
-    if left.is_empty() {
+    if left.is_empty() && aside.is_empty() {
         return Ok(());
     }
     let _guard = guard(models)?;
+    // Whoever sets something aside holds the guard until it is done: what is seen now belongs to the dead.
+    for path in aside.iter().filter(|path| path.exists()) {
+        bring_back(path)?;
+    }
     for path in left {
         let folder = match path.to_str().and_then(|text| text.strip_suffix(LOCK_SUFFIX)) {
             Some(folder) => PathBuf::from(folder),
@@ -154,4 +187,35 @@ pub(super) fn sweep(models: &Path) -> Result<(), LibraryError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replacement_without_exchange_leaves_only_the_new_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, old) = (folder.path().join(".staging-1-0"), folder.path().join("model"));
+        for (path, text) in [(&new, "new"), (&old, "old")] {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("text"), text).unwrap();
+        }
+        swap_by_renames(&new, &old).unwrap();
+        assert_eq!(fs::read_to_string(old.join("text")).unwrap(), "new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_model_set_aside_by_a_dead_process_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [".replaced-a", "org/.replaced-b", ".replaced-c", "c"] {
+            fs::create_dir_all(folder.path().join(path)).unwrap();
+        }
+        fs::write(folder.path().join("c/text"), "new").unwrap();
+        sweep(folder.path()).unwrap();
+        assert!(folder.path().join("a").is_dir() && folder.path().join("org/b").is_dir());
+        assert!(folder.path().join("c/text").is_file());
+        assert!(!folder.path().join(".replaced-c").exists());
+    }
 }
