@@ -1,5 +1,8 @@
 //! The `cpu` backend against the reference, on every fixture.
 
+// clippy.toml allows these in test functions; what the tests share is part of them.
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 
