@@ -20,6 +20,9 @@ const DRAIN_FACTOR: usize = 4;
 /// The most memory that a request's word alone is worth.
 const RESERVED: usize = 1 << 20;
 
+/// How the parser words an escape that is half of a character.
+const LONE_SURROGATE: [&str; 2] = ["unexpected end of hex escape", "lone leading surrogate"];
+
 /// The body as a JSON value. Its content type is not looked at: what parses as JSON is JSON.
 ///
 /// # Errors
@@ -63,7 +66,12 @@ fn invalid_json(bytes: &[u8], error: &serde_json::Error) -> ApiError {
     } else {
         // The parser's text ends in its own "at line 1 column 2", which stands in the error's fields already.
         let text = error.to_string();
-        text.rsplit_once(" at line ").map_or(text.clone(), |(detail, _)| detail.to_owned())
+        let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
+        if LONE_SURROGATE.iter().any(|words| detail.contains(words)) {
+            "a \\u escape from \\uD800 to \\uDFFF stands without its other half (a lone surrogate)".to_owned()
+        } else {
+            detail.to_owned()
+        }
     };
     ApiError::InvalidJson { detail, line: error.line(), column: error.column() }
 }
@@ -87,7 +95,8 @@ mod tests {
     #[tokio::test]
     async fn a_lone_surrogate_is_not_json() {
         for text in [r#"{"a": "\ud83d"}"#, r#"{"a": "\ud83d x"}"#, r#"{"a": "\udc00"}"#, r#"{"\ud83d": 1}"#] {
-            assert!(matches!(parse(text.as_bytes()).await, Err(ApiError::InvalidJson { .. })), "{text}");
+            let error = parse(text.as_bytes()).await.unwrap_err().to_string();
+            assert!(error.contains("lone surrogate"), "{text}: {error}");
         }
         assert_eq!(parse(br#"{"a": "\ud83d\ude00"}"#).await.unwrap()["a"], "\u{1F600}");
         assert!(matches!(parse(b"{\"a\": \"\xff\"}").await, Err(ApiError::InvalidJson { .. })));
