@@ -17,8 +17,25 @@ pub(crate) async fn off_the_executor<T: Send + 'static>(
     }
 }
 
-/// The tokens of `text`.
-pub(crate) fn encode(model: &ServedModel, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ApiError> {
+/// From this size on a text is judged by its bytes first: tokenizing it takes seconds, and it hardly ever fits.
+const LONG_TEXT: usize = 1 << 20;
+
+/// The tokens of `text`, which came in the request's `field`.
+pub(crate) fn encode(
+    model: &ServedModel,
+    text: &str,
+    add_special_tokens: bool,
+    field: &'static str,
+) -> Result<Vec<u32>, ApiError> {
+    let context = model.engine.context_length();
+    let fewest = model.fewest_tokens(text.len());
+    if text.len() >= LONG_TEXT && fewest > context {
+        let text = format!(
+            "the prompt's {} bytes are at least {fewest} tokens, but the context holds {context} tokens; shorten the prompt",
+            text.len()
+        );
+        return Err(ApiError::ContextOverflow { field, text });
+    }
     model
         .tokenizer
         .encode(text, add_special_tokens)

@@ -35,6 +35,29 @@ pub struct ServedModel {
     pub template: Option<ChatTemplate>,
     /// The sampling values that the model's makers recommend.
     pub sampling: SamplingOverrides,
+    /// Bytes of the longest token: no text has fewer tokens than its bytes divided by this.
+    longest_token: usize,
+}
+
+impl ServedModel {
+    /// A model that goes by `id`.
+    #[must_use]
+    pub fn new(
+        id: impl Into<String>,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: Option<ChatTemplate>,
+        sampling: SamplingOverrides,
+    ) -> Self {
+        let ids = 0..u32::try_from(tokenizer.vocabulary_size()).unwrap_or(u32::MAX);
+        let longest_token = ids.filter_map(|id| tokenizer.token_bytes(id)).map(|bytes| bytes.len()).max().unwrap_or(1);
+        Self { id: id.into(), engine, tokenizer, template, sampling, longest_token: longest_token.max(1) }
+    }
+
+    /// How many tokens a text of so many bytes has at least.
+    pub(crate) fn fewest_tokens(&self, bytes: usize) -> usize {
+        bytes / self.longest_token
+    }
 }
 
 /// A server's models: a single one, or a store that loads them on demand.

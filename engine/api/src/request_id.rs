@@ -22,6 +22,8 @@ const LONGEST_ID: usize = 128;
 /// turns a panic into an error response.
 pub(crate) async fn observe(request: Request, next: Next) -> Response {
     let id = sound_id(request.headers().get(REQUEST_ID)).unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
+    // Whoever watches a server asks for its health every few seconds.
+    let is_routine = request.uri().path() == "/health";
     let span = tracing::info_span!("request", id, method = %request.method(), path = request.uri().path());
     let started = Instant::now();
     let mut response = async {
@@ -31,7 +33,12 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
             ApiError::Internal { request_id: id.clone() }.into_response()
         });
         let milliseconds = started.elapsed().as_secs_f64() * 1000.0;
-        tracing::info!(status = response.status().as_u16(), milliseconds, "answered");
+        let status = response.status().as_u16();
+        if is_routine {
+            tracing::debug!(status, milliseconds, "answered");
+        } else {
+            tracing::info!(status, milliseconds, "answered");
+        }
         response
     }
     .instrument(span)

@@ -15,7 +15,7 @@ use linnet_runtime::GenerationRequest;
 use crate::answer::{AnswerHead, answer};
 use crate::body::read_json;
 use crate::error::ApiError;
-use crate::prompt::off_the_executor;
+use crate::prompt::{encode, off_the_executor};
 use crate::provider::ServedModel;
 use crate::state::ApiState;
 use crate::wire::chat_request::ChatRequest;
@@ -71,5 +71,5 @@ fn render(model: &ServedModel, mut request: ChatRequest) -> Result<Vec<u32>, Api
         }
     })?;
     // The template writes the special tokens itself.
-    crate::prompt::encode(model, &text, false)
+    encode(model, &text, false, "messages")
 }

@@ -29,7 +29,7 @@ pub(super) async fn create(
         Prompt::Tokens(tokens) => tokens,
         Prompt::Text(text) => {
             let model = Arc::clone(&model);
-            off_the_executor(move || encode(&model, &text, true)).await?
+            off_the_executor(move || encode(&model, &text, true, "prompt")).await?
         }
     };
     let sampling = generation.sampling.or(&state.options.sampling).or(&model.sampling);

@@ -82,13 +82,9 @@ impl Harness {
     ) -> Self {
         let probe = model.probe();
         let engine = Engine::start(MODEL, EngineOptions::default(), byte_text(), move || Ok(model)).unwrap();
-        let mut served = ServedModel {
-            id: MODEL.to_owned(),
-            engine: engine.clone(),
-            tokenizer: byte_tokenizer(),
-            template: Some(ChatTemplate::from_text(TEMPLATE, SpecialTokens::default()).unwrap()),
-            sampling: SamplingOverrides::default(),
-        };
+        let template = ChatTemplate::from_text(TEMPLATE, SpecialTokens::default()).unwrap();
+        let sampling = SamplingOverrides::default();
+        let mut served = ServedModel::new(MODEL, engine.clone(), byte_tokenizer(), Some(template), sampling);
         change(&mut served);
         let state = ApiState::new(options, Arc::new(SingleModel::new(served, 1_700_000_000)));
         Self { router: router(Arc::clone(&state)), state, engine, probe }

@@ -81,7 +81,12 @@ fn odd_messages() -> Vec<Case> {
         ),
         (CHAT, messages(user("forbidden")), 400, "no such talk here"),
         // Longer than the context of 4096, far below the body limit.
-        (CHAT, messages(user(&"x".repeat(10_000_000))), 400, "10000016"),
+        (
+            CHAT,
+            messages(user(&"x".repeat(10_000_000))),
+            400,
+            "10000016 bytes are at least 10000016 tokens, but the context holds 4096",
+        ),
     ]
 }
 

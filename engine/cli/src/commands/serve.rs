@@ -1,5 +1,6 @@
 //! `linnet serve`.
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -111,7 +112,7 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
 fn provider(entry: &ModelEntry, loaded: LoadedModel) -> SingleModel {
     let sampling = SamplingOverrides::from(&loaded.defaults);
     let LoadedModel { engine, tokenizer, template, .. } = loaded;
-    let served = ServedModel { id: entry.name.clone(), engine, tokenizer, template, sampling };
+    let served = ServedModel::new(entry.name.clone(), engine, tokenizer, template, sampling);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
     let provider = SingleModel::new(served, entry.created.unwrap_or(now));
     if entry.name == STARTER_NAME { provider.with_alias(STARTER) } else { provider }
@@ -150,5 +151,10 @@ async fn wait_for_signal() {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LINNET_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
 }
