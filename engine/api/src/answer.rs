@@ -38,7 +38,7 @@ impl AnswerHead {
     }
 
     /// The object around `choices`.
-    pub(crate) fn json(&self, object: &str, choices: Value) -> Value {
+    pub(crate) fn json(&self, object: &str, choices: &Value) -> Value {
         json!({
             "id": self.id,
             "object": object,

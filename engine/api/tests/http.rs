@@ -1,5 +1,12 @@
 //! The HTTP surface from outside: every route, guard and odd input, through the router and over real sockets.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "helpers of tests stand outside of test functions, and json! reads best by value"
+)]
+
 mod http {
     pub(crate) mod harness;
 

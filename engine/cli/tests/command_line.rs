@@ -1,5 +1,12 @@
 //! The binary from outside: what it prints, and the codes it ends with.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "helpers of tests stand outside of test functions, and json! reads best by value"
+)]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -19,7 +19,7 @@ impl ChatAnswer {
         if self.head.wants_logprobs { chat_logprobs(logprobs, &self.head.token_bytes()) } else { Value::Null }
     }
 
-    fn chunk(&self, choices: Value) -> Value {
+    fn chunk(&self, choices: &Value) -> Value {
         let mut chunk = self.head.json("chat.completion.chunk", choices);
         if self.head.include_usage {
             chunk["usage"] = Value::Null;
@@ -44,20 +44,20 @@ impl AnswerShape for ChatAnswer {
 
     fn opening(&mut self) -> Option<Value> {
         let delta = json!({ "role": "assistant", "content": "" });
-        Some(self.chunk(Self::choice(&delta, &Value::Null, None)))
+        Some(self.chunk(&Self::choice(&delta, &Value::Null, None)))
     }
 
     fn piece(&mut self, text: &str, logprobs: &[TokenLogprob]) -> Value {
         let logprobs = self.logprobs(logprobs);
-        self.chunk(Self::choice(&json!({ "content": text }), &logprobs, None))
+        self.chunk(&Self::choice(&json!({ "content": text }), &logprobs, None))
     }
 
     fn closing(&mut self, reason: FinishReason) -> Value {
-        self.chunk(Self::choice(&json!({}), &Value::Null, Some(reason)))
+        self.chunk(&Self::choice(&json!({}), &Value::Null, Some(reason)))
     }
 
     fn usage_chunk(&mut self, usage: &Usage) -> Value {
-        let mut chunk = self.head.json("chat.completion.chunk", json!([]));
+        let mut chunk = self.head.json("chat.completion.chunk", &json!([]));
         chunk["usage"] = usage_json(usage);
         chunk
     }
@@ -69,7 +69,7 @@ impl AnswerShape for ChatAnswer {
             "logprobs": self.logprobs(logprobs),
             "finish_reason": finish_reason(reason),
         }]);
-        let mut answer = self.head.json("chat.completion", choice);
+        let mut answer = self.head.json("chat.completion", &choice);
         answer["usage"] = usage_json(usage);
         answer
     }

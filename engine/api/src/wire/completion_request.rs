@@ -99,6 +99,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[allow(clippy::needless_pass_by_value, reason = "json! reads best by value")]
     fn prompt(prompt: Value) -> Result<Prompt, ApiError> {
         CompletionRequest::read(&json!({ "prompt": prompt })).map(|request| request.prompt)
     }

@@ -31,7 +31,7 @@ impl CompletionAnswer {
 
     fn chunk(&mut self, text: &str, logprobs: &[TokenLogprob], reason: Option<FinishReason>) -> Value {
         let choices = self.choices(text, logprobs, reason);
-        let mut chunk = self.head.json(OBJECT, choices);
+        let mut chunk = self.head.json(OBJECT, &choices);
         if self.head.include_usage {
             chunk["usage"] = Value::Null;
         }
@@ -57,14 +57,14 @@ impl AnswerShape for CompletionAnswer {
     }
 
     fn usage_chunk(&mut self, usage: &Usage) -> Value {
-        let mut chunk = self.head.json(OBJECT, json!([]));
+        let mut chunk = self.head.json(OBJECT, &json!([]));
         chunk["usage"] = usage_json(usage);
         chunk
     }
 
     fn whole(&mut self, text: &str, logprobs: &[TokenLogprob], reason: FinishReason, usage: &Usage) -> Value {
         let choices = self.choices(text, logprobs, Some(reason));
-        let mut answer = self.head.json(OBJECT, choices);
+        let mut answer = self.head.json(OBJECT, &choices);
         answer["usage"] = usage_json(usage);
         answer
     }

@@ -131,6 +131,7 @@ pub(crate) fn fit_to_template(messages: &mut [Value], template_text: &str) {
 mod tests {
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "json! reads best by value")]
     fn read(messages: Value) -> Result<Vec<Value>, ApiError> {
         read_messages(&Fields::root(&json!({ "messages": messages }))?)
     }

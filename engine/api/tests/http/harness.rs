@@ -172,7 +172,7 @@ pub(crate) fn says(text: &'static str) -> ScriptedModel {
         let mark: Vec<u32> = MARK.bytes().map(u32::from).collect();
         let start = tokens.windows(mark.len()).position(|window| window == mark).map(|start| start + mark.len());
         let said = tokens.len() - start.unwrap_or(tokens.len());
-        let next = text.bytes().nth(said).map(u32::from);
+        let next = text.as_bytes().get(said).copied().map(u32::from);
         Next::Token(next.unwrap_or(linnet_runtime::testing::BYTE_EOS))
     })
 }

@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<Exit> {
 fn open(arguments: &ChatArguments, entry: &ModelEntry) -> anyhow::Result<Conversation> {
     let engine = EngineOptions { max_concurrent: 1, ..EngineOptions::default() };
     let loaded = models::load(entry, &arguments.run, engine)?;
-    let mut conversation = Conversation::new(loaded, arguments.sampling.overrides())
+    let mut conversation = Conversation::new(loaded, &arguments.sampling.overrides())
         .with_context(|| format!("cannot chat with \"{}\"", entry.name))?;
     conversation.max_tokens = arguments.max_tokens.and_then(|limit| usize::try_from(limit).ok());
     conversation.seed = arguments.seed;

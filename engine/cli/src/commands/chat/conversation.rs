@@ -36,7 +36,7 @@ impl Conversation {
     ///
     /// # Errors
     /// When the model has no chat template.
-    pub(crate) fn new(loaded: LoadedModel, sampling: SamplingOverrides) -> anyhow::Result<Self> {
+    pub(crate) fn new(loaded: LoadedModel, sampling: &SamplingOverrides) -> anyhow::Result<Self> {
         let Some(template) = loaded.template.clone() else {
             bail!("it has no chat template: it continues texts but was not trained to converse; use an instruct model");
         };
