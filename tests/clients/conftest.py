@@ -25,7 +25,7 @@ START_SECONDS = 120
 class Server:
     """A running `linnet serve`."""
 
-    def __init__(self, binary: Path, home: Path, log: Path):
+    def __init__(self, binary: Path, home: Path, log: Path, extra: list = ()):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -33,7 +33,7 @@ class Server:
         self.log = log
         self._log_file = log.open("wb")
         self.process = subprocess.Popen(
-            [binary, "serve", "--port", str(self.port)],
+            [binary, "serve", "--port", str(self.port), *extra],
             env=os.environ | {"LINNET_HOME": str(home)},
             stdin=subprocess.DEVNULL,
             stdout=self._log_file,
@@ -112,7 +112,7 @@ def home(binary) -> Path:
 
 @pytest.fixture(scope="session")
 def server(binary, home):
-    server = Server(binary, home, home.parent / "server.log")
+    server = Server(binary, home, home.parent / "server.log", os.environ.get("LINNET_SERVE_ARGUMENTS", "").split())
     try:
         server.wait_until_ready()
         yield server

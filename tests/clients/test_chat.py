@@ -140,9 +140,17 @@ def test_completions(client):
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == whole.choices[0].text
 
 
-@pytest.mark.parametrize("piece", ["\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "한국어", "नमस्ते"])
-def test_characters_split_over_tokens_never_become_replacement_marks(client, piece):
-    prompt = f"{piece} " * 12
+# A text that the model goes on repeating, so that its answer is made of characters of several tokens each.
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "\U0001f600" * 12,
+        "\U0001f600\U0001f600\U0001f600\n" * 5,
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467\n" * 8,
+        "한국어 " * 11 + "한국어",
+    ],
+)
+def test_characters_split_over_tokens_never_become_replacement_marks(client, prompt):
     whole = client.completions.create(model=MODEL, prompt=prompt, max_tokens=32, temperature=0).choices[0].text
     assert any(ord(character) > 0x7FF for character in whole), "the continuation holds no wide character to split"
     for limit in range(1, 14):
