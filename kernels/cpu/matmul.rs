@@ -31,7 +31,7 @@ use drive::Item;
 pub enum Precision {
     /// Activations as they are, weights dequantized, accumulation in single precision.
     Exact,
-    /// Activations quantized to signed 8 bits per weight group, integer products within a group.
+    /// Activations as the sum of two signed 8-bit terms per weight group, integer products within a group.
     Fast,
 }
 

@@ -2,15 +2,15 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::quantize::GroupMeta;
+use super::quantize::{GroupMeta, TERMS};
 
 /// Activations quantized for one group size. The vectors may be longer than the product at hand needs.
 #[derive(Debug, Default)]
 pub(crate) struct QuantizedActivations {
     pub(crate) group: usize,
-    /// `[rows, in_features]`
+    /// `[rows, TERMS, in_features]`
     pub(crate) codes: Vec<i8>,
-    /// `[rows, in_features / group]`
+    /// `[rows, TERMS, in_features / group]`
     pub(crate) meta: Vec<GroupMeta>,
 }
 
@@ -18,6 +18,7 @@ impl QuantizedActivations {
     /// Makes room without clearing what a longer product left.
     pub(crate) fn reserve(&mut self, group: usize, rows: usize, in_features: usize) {
         self.group = group;
+        let rows = rows * TERMS;
         if self.codes.len() < rows * in_features {
             self.codes.resize(rows * in_features, 0);
         }

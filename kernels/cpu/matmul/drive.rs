@@ -8,14 +8,14 @@ use super::{
     kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast, code_offset},
     layout::{BLOCK, ScaleKind, TileLayout},
     matrix::{DenseKind, Format},
-    quantize::GroupMeta,
+    quantize::{GroupMeta, TERMS},
     simd::Kernels,
 };
 use crate::{Activation, Context, Matrix, Precision};
 
 /// Up to this many rows the weights are used straight from memory; above, unpacking them into a panel first is cheaper.
-const STREAM_ROWS: usize = 12;
-/// Rows of activations that one pass over a tile takes.
+const STREAM_ROWS: usize = 8;
+/// Terms of activation rows that one pass over a tile takes: a multiple of [`TERMS`].
 const STREAM_BLOCK: usize = 4;
 /// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache.
 const PANEL_COLUMNS: usize = 1024;
@@ -136,10 +136,11 @@ unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: us
     let groups = columns / group;
     let mut quantized = context.buffers().take();
     quantized.reserve(group, rows, columns);
-    let codes = quantized.codes[..rows * columns].chunks_mut(ROWS_PER_TASK * columns);
-    let meta = quantized.meta[..rows * groups].chunks_mut(ROWS_PER_TASK * groups);
+    let (row_codes, row_meta) = (TERMS * columns, TERMS * groups);
+    let codes = quantized.codes[..rows * row_codes].chunks_mut(ROWS_PER_TASK * row_codes);
+    let meta = quantized.meta[..rows * row_meta].chunks_mut(ROWS_PER_TASK * row_meta);
     let row_by_row = |x: &[f32], codes: &mut [i8], meta: &mut [GroupMeta]| {
-        let rows = x.chunks_exact(columns).zip(codes.chunks_exact_mut(columns)).zip(meta.chunks_exact_mut(groups));
+        let rows = x.chunks_exact(columns).zip(codes.chunks_exact_mut(row_codes)).zip(meta.chunks_exact_mut(row_meta));
         for ((x, codes), meta) in rows {
             // SAFETY: the caller's promise.
             unsafe { K::quantize(x, group, codes, meta) };
@@ -169,11 +170,12 @@ impl Region<'_> {
         }
     }
 
-    /// Codes and group facts of `row` quantized for `group`.
-    fn quantized_row(&self, group: usize, row: usize) -> (&[i8], &[GroupMeta]) {
+    /// Codes and group facts from term `term` of `row` on, quantized for `group`.
+    fn quantized_term(&self, group: usize, row: usize, term: usize) -> (&[i8], &[GroupMeta]) {
         // Every group size in use was quantized before the region began.
         self.quantized.iter().find(|quantized| quantized.group == group).map_or((&[], &[]), |quantized| {
-            (&quantized.codes[row * self.columns..], &quantized.meta[row * (self.columns / group)..])
+            let line = row * TERMS + term;
+            (&quantized.codes[line * self.columns..], &quantized.meta[line * (self.columns / group)..])
         })
     }
 }
@@ -193,7 +195,7 @@ impl<'a> Plan<'a> {
         } else {
             let tiles_per_panel = if gate.is_some() { K::TILES / 2 } else { K::TILES };
             let panels = tiles.div_ceil(tiles_per_panel);
-            let row_bytes = region.columns * if integer { 1 } else { 4 };
+            let row_bytes = region.columns * if integer { TERMS } else { 4 };
             let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
             // Equal blocks, so that the last one is no crumb.
             let blocks = region.rows.div_ceil(most);
@@ -232,7 +234,7 @@ impl<'a> Plan<'a> {
 
     /// All rows against one tile (of both matrices, if gated).
     unsafe fn stream_tile<K: Kernels>(&self, region: &Region<'_>, tile: usize) {
-        let mut sums = MaybeUninit::<[f32; STREAM_ROWS * 2 * MAX_LANES]>::uninit();
+        let mut sums = MaybeUninit::<[f32; STREAM_ROWS * TERMS * 2 * MAX_LANES]>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
         // SAFETY: the caller's promise; `sums` has room for all rows of a streaming product, gate beside up, and what is
         // read of it was written by `stream_rows`.
@@ -332,13 +334,15 @@ macro_rules! with_bits {
     };
 }
 
-/// All rows of the region against tile `tile`: `lanes` sums per row, rows `stride` apart.
+/// All rows of the region against tile `tile`: `lanes` sums per row, rows `stride` apart. `out` has room for `TERMS` times
+/// as many.
 unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: usize, out: *mut f32, stride: usize) {
     let Some(layout) = region.integer_layout(matrix) else { return };
-    let mut row = 0;
-    while row < region.rows {
-        let rows = STREAM_BLOCK.min(region.rows - row);
-        let (codes, meta) = region.quantized_row(layout.group, row);
+    let lines = region.rows * TERMS;
+    let mut line = 0;
+    while line < lines {
+        let count = STREAM_BLOCK.min(lines - line);
+        let (codes, meta) = region.quantized_term(layout.group, line / TERMS, line % TERMS);
         let arguments = Stream {
             tile: matrix.data()[tile * layout.tile_bytes()..].as_ptr(),
             groups: layout.groups,
@@ -349,20 +353,29 @@ unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: us
             codes: codes.as_ptr(),
             code_stride: region.columns,
             meta: meta.as_ptr(),
-            out: out.wrapping_add(row * stride),
+            out: out.wrapping_add(line * stride),
             out_stride: stride,
         };
-        // SAFETY: the tile lies within the matrix; the quantized activations hold `rows` rows from `row` on, and so
+        // SAFETY: the tile lies within the matrix; the quantized activations hold `count` terms from `line` on, and so
         // does `out`.
         unsafe {
-            match rows {
+            match count {
                 1 => stream_bits::<K, 1>(layout.bits, &arguments),
                 2 => stream_bits::<K, 2>(layout.bits, &arguments),
                 3 => stream_bits::<K, 3>(layout.bits, &arguments),
                 _ => stream_bits::<K, STREAM_BLOCK>(layout.bits, &arguments),
             }
         }
-        row += rows;
+        line += count;
+    }
+    for row in 0..region.rows {
+        for lane in 0..K::LANES {
+            // SAFETY: all lines were written above; a row's sum lands on or before its own terms, which are read first.
+            unsafe {
+                let terms = out.add(row * TERMS * stride + lane);
+                *out.add(row * stride + lane) = *terms + *terms.add(stride);
+            }
+        }
     }
 }
 
@@ -439,7 +452,6 @@ unsafe fn pass_fast<K: Kernels>(
 ) {
     let vector = layout.vector();
     let blocks_per_group = layout.group / BLOCK;
-    let (codes, meta) = region.quantized_row(layout.group, first_row);
     let groups_at_once = PANEL_COLUMNS / layout.group;
     // SAFETY: the panel has room for `groups_at_once` groups of `MAX_WIDTH` rows, all of which are written before the
     // product reads them; tiles, activations and output are within bounds as in `stream_rows`.
@@ -477,29 +489,32 @@ unsafe fn pass_fast<K: Kernels>(
                     }
                 }
             }
-            let mut row = 0;
-            while row < rows {
-                let arguments = PanelFast {
-                    weights,
-                    scales,
-                    biases,
-                    affine: !layout.symmetric,
-                    offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
-                    groups,
-                    blocks_per_group,
-                    codes: codes[row * region.columns + group * layout.group..].as_ptr(),
-                    code_stride: region.columns,
-                    meta: meta[row * layout.groups + group..].as_ptr(),
-                    meta_stride: layout.groups,
-                    out: out.add(row * K::TILES * K::LANES),
-                };
-                // Unpacked codes of up to four bits are all alike.
-                row += match layout.bits {
-                    2..=4 => K::panel_fast::<4>(&arguments, rows - row),
-                    5 => K::panel_fast::<5>(&arguments, rows - row),
-                    6 => K::panel_fast::<6>(&arguments, rows - row),
-                    _ => K::panel_fast::<8>(&arguments, rows - row),
-                };
+            for term in 0..TERMS {
+                let (codes, meta) = region.quantized_term(layout.group, first_row, term);
+                let mut row = 0;
+                while row < rows {
+                    let arguments = PanelFast {
+                        weights,
+                        scales,
+                        biases,
+                        affine: !layout.symmetric,
+                        offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
+                        groups,
+                        blocks_per_group,
+                        codes: codes[row * TERMS * region.columns + group * layout.group..].as_ptr(),
+                        code_stride: TERMS * region.columns,
+                        meta: meta[row * TERMS * layout.groups + group..].as_ptr(),
+                        meta_stride: TERMS * layout.groups,
+                        out: out.add(row * K::TILES * K::LANES),
+                    };
+                    // Unpacked codes of up to four bits are all alike.
+                    row += match layout.bits {
+                        2..=4 => K::panel_fast::<4>(&arguments, rows - row),
+                        5 => K::panel_fast::<5>(&arguments, rows - row),
+                        6 => K::panel_fast::<6>(&arguments, rows - row),
+                        _ => K::panel_fast::<8>(&arguments, rows - row),
+                    };
+                }
             }
         }
     }

@@ -34,7 +34,7 @@ fn product(precision: Precision, weight: &Matrix, x: &[f32], output: &mut [f32])
     }
 }
 
-/// One row of activations, quantized to signed 8 bits per group of consecutive elements.
+/// One term of a row of activations, quantized to signed 8 bits per group of consecutive elements.
 pub(crate) struct QuantizedRow {
     pub(crate) codes: Vec<i8>,
     pub(crate) scales: Vec<f32>,
@@ -61,13 +61,16 @@ pub(crate) fn product_exact(weight: &Matrix, x: &[f32], output: &mut [f32]) {
     }
 }
 
-/// The same product with activations quantized to 8 bits: integer sums within each group, then
+/// The same product with activations as two 8-bit terms: for each term integer sums within each group, then
 /// `scale * activation_scale * sum(code * x) + bias * activation_scale * sum(x)`.
 pub(crate) fn product_fast(weight: &Matrix, x: &[f32], output: &mut [f32]) {
     let Format::Quantized(layout) = weight.format() else { return product_exact(weight, x, output) };
-    let quantized = quantize_row(x, layout.group);
+    let first = quantize_row(x, layout.group);
+    let held = first.codes.iter().enumerate().map(|(i, &code)| f32::from(code) * first.scales[i / layout.group]);
+    let rest: Vec<f32> = x.iter().zip(held).map(|(x, held)| x - held).collect();
+    let second = quantize_row(&rest, layout.group);
     for (index, result) in output.iter_mut().enumerate() {
-        *result = row_fast(weight, layout, &quantized, index);
+        *result = row_fast(weight, layout, &first, index) + row_fast(weight, layout, &second, index);
     }
 }
 
