@@ -40,13 +40,13 @@ pub(crate) struct QuantizedRow {
     pub(crate) scales: Vec<f32>,
 }
 
-/// Quantizes a row: `scale = max |x| / 127`, `code = round(x / scale)` to nearest, ties to even.
+/// Quantizes a row: `scale = max |x| * (1/127)`, `code = round(x / scale)` to nearest, ties to even.
 pub(crate) fn quantize_row(x: &[f32], group: usize) -> QuantizedRow {
     let mut row = QuantizedRow { codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(x.len() / group) };
     for part in x.chunks(group) {
         let largest = part.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
         let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        row.scales.push(largest / 127.0);
+        row.scales.push(largest * (1.0 / 127.0));
         row.codes.extend(part.iter().map(|value| (value * inverse).round_ties_even() as i8));
     }
     row

@@ -246,8 +246,8 @@ fn fast_products_stay_near_double_precision() {
             let error: f64 =
                 output.iter().zip(&expected).map(|(got, expected)| (f64::from(*got) - expected).powi(2)).sum();
             let power: f64 = expected.iter().map(|expected| expected * expected).sum();
-            // Rounding to 1/127 of the largest of 32 uniform values: an error of about 0.4% of the result.
-            assert!((error / power).sqrt() < 0.01, "{isa:?} {bits} bits: {}", (error / power).sqrt());
+            // Two terms hold 15 bits of the largest of 32 uniform values; one term alone would be off by 0.4%.
+            assert!((error / power).sqrt() < 1e-4, "{isa:?} {bits} bits: {}", (error / power).sqrt());
         }
     }
 }
