@@ -57,13 +57,13 @@ pub enum SubmitError {
 
 fn context_overflow(prompt: usize, max_tokens: Option<usize>, context: usize) -> String {
     match max_tokens {
-        Some(max_tokens) => format!(
+        Some(max_tokens) if prompt < context => format!(
             "the prompt's {prompt} tokens and the {max_tokens} tokens asked for make {}, but the context holds {context}; \
              shorten the prompt or ask for at most {} tokens",
             prompt.saturating_add(max_tokens),
             context.saturating_sub(prompt)
         ),
-        None => format!(
+        _ => format!(
             "the prompt's {prompt} tokens leave no room for an answer in a context of {context} tokens; shorten the prompt"
         ),
     }
