@@ -1,4 +1,8 @@
-//! Room: library.
+//! The models on disk: find, import, download, verify, inspect, remove.
+//!
+//! [`Store`] is the folder of models; [`import`] brings in what is already on the machine and [`pull`] what is on the
+//! hub; [`inspect`] says beforehand what an import would do. Nothing half-done is ever visible, and every error names the
+//! file and the way out. This crate reads headers and converts weights; it runs no model and depends on no other room.
 
 mod affine;
 mod blocking;

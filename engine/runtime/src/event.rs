@@ -17,7 +17,7 @@ pub enum GenerationEvent {
     Text {
         /// The text since the last event; empty when a token produced none yet but its probability was asked for.
         text: String,
-        /// The tokens generated since the last event.
+        /// The tokens generated since the last event. Tokens of half a character that the end cut off are in no event.
         tokens: Vec<u32>,
         /// Their probabilities, if asked for: one entry per token.
         logprobs: Vec<TokenLogprob>,

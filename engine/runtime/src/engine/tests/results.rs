@@ -62,7 +62,7 @@ fn a_character_cut_by_the_limit_leaves_no_replacement_mark() {
     let engine = start(ScriptedModel::says(1, "a🙂"));
     let answer = answer(&engine, GenerationRequest { max_tokens: Some(3), ..request("?") });
     assert_eq!((answer.text().as_str(), answer.reason()), ("a", FinishReason::Length));
-    assert_eq!(answer.tokens, byte_tokens("a🙂")[..3]);
+    assert_eq!(answer.tokens, byte_tokens("a"));
 }
 
 #[test]
