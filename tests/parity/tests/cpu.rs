@@ -19,13 +19,12 @@ const EXACT_TOLERANCE: f32 = 1e-3;
 /// that it carries over a rounding border of f16.
 const EXACT_ROUNDED_KV_TOLERANCE: f32 = 1e-4;
 
-/// The fast path rounds activations to 8 bits per group: half a step of 1/127 of a group's largest value for each input,
-/// over every product of these narrow models. Real models are wider, and average more of it away.
-const FAST_TOLERANCE: f32 = 6e-2;
+/// The fast path holds activations to about 15 bits per group, which adds less than keys and values in f16 do.
+const FAST_TOLERANCE: f32 = 2e-3;
 
 /// The share of decode steps at which the fast path must pick the reference's token. The fixtures promise a margin of
 /// 0.4% only, and random logits lie close together, so some steps may turn.
-const FAST_AGREEMENT: f32 = 0.9;
+const FAST_AGREEMENT: f32 = 0.98;
 
 const THREADS: usize = 2;
 
