@@ -77,7 +77,7 @@ pub(crate) struct RunArguments {
     /// Threads to compute on [default: one per physical core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Compute with full precision instead of 8-bit activations; slower
+    /// Compute with 32-bit floats throughout instead of 15-bit activations; slower
     #[arg(long)]
     pub(crate) exact: bool,
     /// Tokens that all conversations together may hold in memory [default: what the context needs]

@@ -24,7 +24,7 @@ use tensor::Arena;
 pub struct CpuOptions {
     /// Threads, the engine's own included.
     pub threads: usize,
-    /// Compute quantized products exactly, in f32, instead of with activations rounded to 8 bits.
+    /// Compute quantized products exactly, in f32, instead of with activations held to about 15 bits.
     pub exact: bool,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct LocalArguments {
     /// How often each figure is taken
     #[arg(long, value_name = "N", default_value_t = 5)]
     runs: usize,
-    /// Compute with full precision instead of 8-bit activations
+    /// Compute with 32-bit floats throughout instead of 15-bit activations
     #[arg(long)]
     exact: bool,
     /// Print JSON, with every single run and facts about the machine
