@@ -87,7 +87,7 @@ impl CpuBackend {
         let mut outputs = weights.map(|weight| self.arena.tensor(x.rows(), weight.matrix.out_features()));
         let mut products = Vec::with_capacity(N);
         for (output, weight) in outputs.iter_mut().zip(weights) {
-            products.push(Product::new(&weight.matrix, output.own_data()).with_bias(weight.bias.as_deref()));
+            products.push(Product::new(&weight.matrix, output.data_mut()).with_bias(weight.bias.as_deref()));
         }
         linnet_kernels::matmul(&self.context, self.precision, x.data(), x.rows(), &mut products)
             .map_err(|error| kernel("matmul", &error))?;
@@ -161,7 +161,7 @@ impl Backend for CpuBackend {
         let vocabulary = table.matrix.out_features();
         let columns = table.matrix.in_features();
         let mut out = self.arena.tensor(step.tokens().len(), columns);
-        for (&token, line) in step.tokens().iter().zip(out.own_data().chunks_exact_mut(columns)) {
+        for (&token, line) in step.tokens().iter().zip(out.data_mut().chunks_exact_mut(columns)) {
             let row = token as usize;
             if row >= vocabulary {
                 return Err(ComputeError::TokenOutOfRange { token, vocabulary });
@@ -180,7 +180,7 @@ impl Backend for CpuBackend {
         }
         let columns = x.columns();
         let mut out = self.arena.tensor(step.outputs().len(), columns);
-        for (&line, to) in step.outputs().iter().zip(out.own_data().chunks_exact_mut(columns)) {
+        for (&line, to) in step.outputs().iter().zip(out.data_mut().chunks_exact_mut(columns)) {
             to.copy_from_slice(&x.data()[line * columns..(line + 1) * columns]);
         }
         Ok(out)
@@ -196,7 +196,7 @@ impl Backend for CpuBackend {
     }
 
     fn linear_add(&self, x: &CpuTensor, weight: &CpuMatrix, residual: CpuTensor) -> Result<CpuTensor> {
-        let mut out = residual.unshared();
+        let mut out = residual;
         if (out.rows(), out.columns()) != (x.rows(), weight.matrix.out_features()) {
             let detail = format!(
                 "[{}, {}] added to a product of [{}, {}]",
@@ -207,7 +207,7 @@ impl Backend for CpuBackend {
             );
             return Err(shape("linear_add", detail));
         }
-        let product = Product::new(&weight.matrix, out.own_data()).with_bias(weight.bias.as_deref()).accumulate();
+        let product = Product::new(&weight.matrix, out.data_mut()).with_bias(weight.bias.as_deref()).accumulate();
         linnet_kernels::matmul(&self.context, self.precision, x.data(), x.rows(), &mut [product])
             .map_err(|error| kernel("matmul", &error))?;
         Ok(out)
@@ -233,7 +233,7 @@ impl Backend for CpuBackend {
             &gate.matrix,
             &up.matrix,
             kernel_activation(activation),
-            out.own_data(),
+            out.data_mut(),
         )
         .map_err(|error| kernel("gated matmul", &error))?;
         Ok(out)
@@ -241,15 +241,15 @@ impl Backend for CpuBackend {
 
     fn gated(&self, gate: CpuTensor, up: &CpuTensor, activation: Activation) -> Result<CpuTensor> {
         same_shape("gated", &gate, up)?;
-        let mut out = gate.unshared();
-        linnet_kernels::gated(&self.context, kernel_activation(activation), out.own_data(), up.data());
+        let mut out = gate;
+        linnet_kernels::gated(&self.context, kernel_activation(activation), out.data_mut(), up.data());
         Ok(out)
     }
 
     fn add(&self, a: CpuTensor, b: &CpuTensor) -> Result<CpuTensor> {
         same_shape("add", &a, b)?;
-        let mut out = a.unshared();
-        linnet_kernels::add_in_place(&self.context, out.own_data(), b.data());
+        let mut out = a;
+        linnet_kernels::add_in_place(&self.context, out.data_mut(), b.data());
         Ok(out)
     }
 
@@ -258,7 +258,7 @@ impl Backend for CpuBackend {
             return Err(shape("rms_norm", format!("{} weights for {} features", weight.len(), x.columns())));
         }
         let mut out = self.arena.tensor(x.rows(), x.columns());
-        linnet_kernels::rms_norm(&self.context, x.data(), x.columns(), Some(weight), epsilon, out.own_data());
+        linnet_kernels::rms_norm(&self.context, x.data(), x.columns(), Some(weight), epsilon, out.data_mut());
         Ok(out)
     }
 
@@ -267,18 +267,18 @@ impl Backend for CpuBackend {
             let detail = format!("[{}, {}] with heads of {}", x.rows(), x.columns(), rope.head_dim);
             return Err(shape("rope", detail));
         }
-        let mut out = x.unshared();
+        let mut out = x;
         let columns = out.columns();
         let heads = columns / rope.head_dim;
         if !rope.spec.depends_on_length() {
-            let data = out.own_data();
+            let data = out.data_mut();
             linnet_kernels::rope(&self.context, data, heads, rope.head_dim, step.positions(), &rope.table);
             return Ok(out);
         }
         for (row, first) in step.rows() {
             let table = rope_table(&rope.spec, row.start + row.length);
             let positions = &step.positions()[first..first + row.length];
-            let lines = &mut out.own_data()[first * columns..(first + row.length) * columns];
+            let lines = &mut out.data_mut()[first * columns..(first + row.length) * columns];
             linnet_kernels::rope(&self.context, lines, heads, rope.head_dim, positions, &table);
         }
         Ok(out)
@@ -309,7 +309,7 @@ impl Backend for CpuBackend {
         }
         let pages = step.rows().map(|(row, _)| kv.pages(place, row.slot)).collect::<Result<Vec<_>>>()?;
         let mut out = self.arena.tensor(tokens, width);
-        let mut rest = out.own_data();
+        let mut rest = out.data_mut();
         let mut attention_rows = Vec::with_capacity(pages.len());
         for ((row, first), pages) in step.rows().zip(&pages) {
             let (output, tail) = rest.split_at_mut(row.length * width);

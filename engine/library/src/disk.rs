@@ -5,14 +5,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::{IoContext as _, LibraryError};
-
-/// Bytes kept free beyond what an import writes, so that the system itself is not starved.
-pub(crate) const RESERVE: u64 = 64 << 20;
+use crate::free_space::{RESERVE, available_space};
 
 /// Bytes that an ordinary user may still write below `folder`.
 pub(crate) fn free_space(folder: &Path) -> Result<u64, LibraryError> {
-    let figures = rustix::fs::statvfs(folder).map_err(std::io::Error::from).at("ask for the free space of", folder)?;
-    Ok(figures.f_bavail.saturating_mul(figures.f_frsize))
+    available_space(folder).at("ask for the free space of", folder)
 }
 
 /// Refuses when `needed` bytes (and [`RESERVE`]) do not fit below `folder`.

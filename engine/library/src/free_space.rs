@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::PullError;
 
 /// Room left free for everything else on the disk, in bytes: a disk filled to its last block breaks other programs.
-const RESERVE: u64 = 64 << 20;
+pub(crate) const RESERVE: u64 = 64 << 20;
 
 /// Bytes that this user can still write to the file system of `path`, which need not exist yet: the nearest folder
 /// above it that does is asked.

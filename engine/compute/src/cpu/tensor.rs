@@ -20,6 +20,14 @@ struct Buffer {
     home: Arena,
 }
 
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        let mut data = self.home.take(self.data.len());
+        data[..self.data.len()].copy_from_slice(&self.data);
+        Self { data, home: self.home.clone() }
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.home.give_back(std::mem::take(&mut self.data));
@@ -84,33 +92,9 @@ impl CpuTensor {
         &self.buffer.data[..self.rows * self.columns]
     }
 
-    /// All elements, to be written; `None` while a clone shares them.
-    pub(crate) fn data_mut(&mut self) -> Option<&mut [f32]> {
+    /// All elements, to be written. A tensor that a clone shares gets a copy of its own first.
+    pub(crate) fn data_mut(&mut self) -> &mut [f32] {
         let length = self.rows * self.columns;
-        Rc::get_mut(&mut self.buffer).map(|buffer| &mut buffer.data[..length])
-    }
-
-    /// The tensor with memory of its own, copied if a clone shares it.
-    pub(crate) fn unshared(mut self) -> Self {
-        if Rc::get_mut(&mut self.buffer).is_some() {
-            return self;
-        }
-        let mut copy = self.buffer.home.tensor(self.rows, self.columns);
-        if let Some(data) = copy.data_mut() {
-            data.copy_from_slice(self.data());
-        }
-        copy
-    }
-
-    /// The elements of a tensor that was just made or unshared.
-    pub(crate) fn own_data(&mut self) -> &mut [f32] {
-        let length = self.rows * self.columns;
-        if Rc::get_mut(&mut self.buffer).is_none() {
-            *self = self.clone().unshared();
-        }
-        match Rc::get_mut(&mut self.buffer) {
-            Some(buffer) => &mut buffer.data[..length],
-            None => &mut [],
-        }
+        &mut Rc::make_mut(&mut self.buffer).data[..length]
     }
 }
