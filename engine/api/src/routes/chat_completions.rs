@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use linnet_models::TemplateInput;
-use linnet_runtime::GenerationRequest;
 
 use crate::answer::{AnswerHead, answer};
 use crate::body::read_json;
@@ -38,17 +37,11 @@ pub(super) async fn create(
         move || render(&model, request)
     })
     .await?;
-    let sampling = generation.sampling.or(&state.options.sampling).or(&model.sampling);
+    let lower = state.options.sampling.or(&model.sampling);
     let head = AnswerHead::new("chatcmpl", model, top_logprobs.is_some(), generation.include_usage);
-    let request = GenerationRequest {
-        prompt,
-        sampling: sampling.resolve(generation.logit_bias, generation.seed),
-        stop: generation.stop,
-        max_tokens: generation.max_tokens,
-        top_logprobs,
-        ..GenerationRequest::default()
-    };
-    answer(&state, request, ChatAnswer { head }, generation.stream, "messages").await
+    let stream = generation.stream;
+    let request = generation.into_request(prompt, top_logprobs, &lower);
+    answer(&state, request, ChatAnswer { head }, stream, "messages").await
 }
 
 /// The conversation as the model's tokens.

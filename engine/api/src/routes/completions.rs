@@ -6,7 +6,6 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use linnet_runtime::GenerationRequest;
 
 use crate::answer::{AnswerHead, answer};
 use crate::body::read_json;
@@ -32,15 +31,9 @@ pub(super) async fn create(
             off_the_executor(move || encode(&model, &text, true, "prompt")).await?
         }
     };
-    let sampling = generation.sampling.or(&state.options.sampling).or(&model.sampling);
+    let lower = state.options.sampling.or(&model.sampling);
     let head = AnswerHead::new("cmpl", model, logprobs.is_some(), generation.include_usage);
-    let request = GenerationRequest {
-        prompt,
-        sampling: sampling.resolve(generation.logit_bias, generation.seed),
-        stop: generation.stop,
-        max_tokens: generation.max_tokens,
-        top_logprobs: logprobs,
-        ..GenerationRequest::default()
-    };
-    answer(&state, request, CompletionAnswer { head, text_offset: 0 }, generation.stream, "prompt").await
+    let stream = generation.stream;
+    let request = generation.into_request(prompt, logprobs, &lower);
+    answer(&state, request, CompletionAnswer { head, text_offset: 0 }, stream, "prompt").await
 }

@@ -1,5 +1,7 @@
 //! The fields that chat and text completions share: sampling, limits, stop texts, streaming.
 
+use linnet_runtime::GenerationRequest;
+
 use crate::error::ApiError;
 use crate::fields::{Field, Fields};
 use crate::sampling::SamplingOverrides;
@@ -32,6 +34,23 @@ pub(crate) struct GenerationFields {
 }
 
 impl GenerationFields {
+    /// What the engine is asked for: these fields, with `lower` where the request names no sampling value.
+    pub(crate) fn into_request(
+        self,
+        prompt: Vec<u32>,
+        top_logprobs: Option<usize>,
+        lower: &SamplingOverrides,
+    ) -> GenerationRequest {
+        GenerationRequest {
+            prompt,
+            sampling: self.sampling.or(lower).resolve(self.logit_bias, self.seed),
+            stop: self.stop,
+            max_tokens: self.max_tokens,
+            top_logprobs,
+            ..GenerationRequest::default()
+        }
+    }
+
     /// Reads the shared fields; `limit_names` are the names of the token limit, the preferred one first.
     pub(crate) fn read(fields: &Fields<'_>, limit_names: &[&str]) -> Result<Self, ApiError> {
         refuse_many_choices(fields)?;
