@@ -15,10 +15,12 @@ use crate::error::{IoContext as _, LibraryError};
 
 mod entry;
 mod name;
+mod origin;
 mod record;
 mod staging;
 
 pub use entry::ModelEntry;
+pub use origin::Origin;
 pub use record::Record;
 pub use staging::Staging;
 
@@ -67,6 +69,11 @@ impl Store {
     pub fn from_environment() -> Result<Self, LibraryError> {
         let home = home_folder(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))?;
         Store::open(&home)
+    }
+
+    /// The folder that holds everything Linnet keeps.
+    pub fn home(&self) -> &Path {
+        self.models.parent().unwrap_or(&self.models)
     }
 
     /// The folder that holds the models.

