@@ -39,12 +39,8 @@ impl AlignedBytes {
     /// Asks for huge pages behind the buffer. A hint: without effect where the system has none to give. Meant to be
     /// called before the first write.
     pub(crate) fn prefer_huge_pages(&self) {
-        #[cfg(target_os = "linux")]
         if self.length >= HUGE_PAGE {
-            // SAFETY: the range is this buffer's own, whole pages inside it, and the advice changes no content.
-            unsafe {
-                libc::madvise(self.pointer.as_ptr().cast(), self.length & !(4096 - 1), libc::MADV_HUGEPAGE);
-            }
+            advise_huge_pages(self.as_slice());
         }
     }
 
@@ -66,6 +62,18 @@ impl AlignedBytes {
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
 }
+
+#[cfg(target_os = "linux")]
+fn advise_huge_pages(memory: &[u8]) {
+    // SAFETY: whole pages inside the borrowed range, whose start is aligned to one; the advice changes no content.
+    unsafe {
+        libc::madvise(memory.as_ptr().cast_mut().cast(), memory.len() & !(4096 - 1), libc::MADV_HUGEPAGE);
+    }
+}
+
+/// Other systems take no such advice.
+#[cfg(not(target_os = "linux"))]
+fn advise_huge_pages(_: &[u8]) {}
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
