@@ -5,7 +5,7 @@ BUILD := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PYTHON ?= python3
 LINNET_MODEL ?= starter
 
-.PHONY: help run test lint test-clients bench peers fixtures setup-build setup-test setup-python
+.PHONY: help run test lint test-clients bench peers mlx fixtures setup-build setup-test setup-python
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -37,6 +37,9 @@ bench: setup-build peers ## Speed beside llama.cpp in one run: table, and target
 
 peers: setup-build target/venv/peers/.ready ## Build llama.cpp for this machine, and the models to compare on
 	PATH="$(CURDIR)/target/venv/peers/bin:$$PATH" target/venv/peers/bin/python tests/peers/peers.py
+
+mlx: setup-build target/venv/mlx/.ready ## On Linux, prepare MLX's CPU build for the `mlx` feature
+	target/venv/mlx/bin/python tests/mlx/prepare.py
 
 fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the pinned reference
 	target/venv/parity/bin/python tests/parity/make_fixtures.py
