@@ -4,8 +4,11 @@
 BUILD := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PYTHON ?= python3
 LINNET_MODEL ?= starter
+# What stands in for MLX's own build where that cannot run.
+BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
 
-.PHONY: help run test lint test-clients bench peers fixtures setup-build setup-test setup-python
+.PHONY: help run test lint check-macos link-macos test-arm test-clients bench peers mlx fixtures
+.PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -21,6 +24,7 @@ test: setup-test lint ## Everything that has to pass: format, lints, unit tests,
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked
+	$(MAKE) check-macos
 	$(MAKE) test-clients
 
 lint: setup-python ## File lengths, machine paths
@@ -31,12 +35,26 @@ test-clients: setup-build target/venv/clients/.ready ## Real clients against the
 	cargo build --locked -p linnet
 	LINNET_BINARY="$(BUILD)/debug/linnet" target/venv/clients/bin/python -m pytest tests/clients
 
+check-macos: setup-macos $(BINDINGS) ## Type-check and lint for macOS on Apple silicon; on Linux too, with nothing of Apple's
+	$(PYTHON) tests/cross/macos.py
+	cd tests/cross && $(PYTHON) -m unittest -q
+	cd tests/setup && $(PYTHON) -m unittest -q
+
+link-macos: setup-macos target/venv/cross/.ready $(BINDINGS) ## Link `linnet` for macOS on Linux, as far as Apple's libraries go
+	target/venv/cross/bin/python tests/cross/link.py
+
+test-arm: setup-arm ## Run the kernels' tests as Arm code, emulated on Linux
+	$(PYTHON) tests/cross/arm.py
+
 bench: setup-build peers ## Speed beside llama.cpp in one run: table, and target/bench/summary.json
 	cargo build --release --locked -p linnet
 	$(PYTHON) tests/bench/bench.py --linnet "$(BUILD)/release/linnet"
 
 peers: setup-build target/venv/peers/.ready ## Build llama.cpp for this machine, and the models to compare on
 	PATH="$(CURDIR)/target/venv/peers/bin:$$PATH" target/venv/peers/bin/python tests/peers/peers.py
+
+mlx: setup-build target/venv/mlx/.ready ## On Linux, prepare MLX's CPU build for the `mlx` feature
+	target/venv/mlx/bin/python tests/mlx/prepare.py
 
 fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the pinned reference
 	target/venv/parity/bin/python tests/parity/make_fixtures.py
@@ -46,6 +64,12 @@ setup-build:
 
 setup-python:
 	@sh tests/setup/system.sh python
+
+setup-macos: setup-build setup-python
+	@sh tests/setup/system.sh macos
+
+setup-arm: setup-build setup-python
+	@sh tests/setup/system.sh arm
 
 setup-test: setup-build setup-python
 	@sh tests/setup/system.sh test

