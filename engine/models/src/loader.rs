@@ -36,6 +36,30 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// # Errors
     /// When a part is missing or of another shape.
     pub(crate) fn matrix(&self, path: &str, out_features: usize, in_features: usize) -> Result<B::Matrix> {
+        Ok(self.backend.matrix(&self.source(path, out_features, in_features)?)?)
+    }
+
+    /// The matrices of layers that share an input of `in_features`: the path and the outputs of each.
+    ///
+    /// # Errors
+    /// As [`Loader::matrix_with_bias`].
+    pub(crate) fn matrix_each<const N: usize>(
+        &self,
+        layers: [(String, usize); N],
+        in_features: usize,
+        bias: bool,
+    ) -> Result<[B::Matrix; N]> {
+        let mut sources = Vec::with_capacity(N);
+        for (path, out_features) in &layers {
+            if bias {
+                self.checkpoint.require(&format!("{path}.bias"))?;
+            }
+            sources.push(self.source(path, *out_features, in_features)?);
+        }
+        Ok(self.backend.matrix_each(std::array::from_fn(|index| &sources[index]))?)
+    }
+
+    fn source(&self, path: &str, out_features: usize, in_features: usize) -> Result<MatrixSource<'_>> {
         let packed = self.checkpoint.require(&format!("{path}.weight"))?;
         let weight = match self.checkpoint.tensor(&format!("{path}.scales")) {
             None => Weight::Dense(packed),
@@ -48,7 +72,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             }
         };
         let bias = self.checkpoint.tensor(&format!("{path}.bias"));
-        Ok(self.backend.matrix(&MatrixSource { out_features, in_features, weight, bias })?)
+        Ok(MatrixSource { out_features, in_features, weight, bias })
     }
 
     /// The matrix of a layer whose configuration says whether it has a bias.

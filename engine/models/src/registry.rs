@@ -44,5 +44,6 @@ pub fn load<B: Backend>(backend: &B, folder: &Path) -> Result<Box<dyn LanguageMo
         });
     }
     let checkpoint = Checkpoint::open(folder)?;
+    backend.admit_weights(checkpoint.bytes())?;
     load_architecture(model_type, &Loader::new(backend, &checkpoint, &config))
 }
