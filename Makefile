@@ -4,8 +4,10 @@
 BUILD := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PYTHON ?= python3
 LINNET_MODEL ?= starter
+# What differs when the backend on MLX is compiled in; the other crates are not built a second time.
+MLX_CRATES := -p linnet-compute -p linnet-parity
 
-.PHONY: help run test lint test-clients bench peers mlx fixtures setup-build setup-test setup-python
+.PHONY: help run test lint test-clients bench peers mlx fixtures gpu-pack setup-build setup-test setup-python
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -17,10 +19,12 @@ run: setup-build setup-python ## Build Linnet, fetch the starter model and serve
 	@sh tests/setup/greeting.sh $(LINNET_MODEL)
 	$(BUILD)/release/linnet serve
 
-test: setup-test lint ## Everything that has to pass: format, lints, unit tests, parity, real clients
+test: setup-test lint mlx ## Everything that has to pass: format, lints, unit tests, parity, real clients
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked
+	cargo clippy $(MLX_CRATES) --features mlx --all-targets --locked -- -D warnings
+	cargo test $(MLX_CRATES) --features mlx --locked
 	$(MAKE) test-clients
 
 lint: setup-python ## File lengths, machine paths
@@ -43,6 +47,10 @@ mlx: setup-build target/venv/mlx/.ready ## On Linux, prepare MLX's CPU build for
 
 fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the pinned reference
 	target/venv/parity/bin/python tests/parity/make_fixtures.py
+	target/venv/parity/bin/python tests/parity/exact/make.py
+
+gpu-pack: mlx target/venv/gpu/.ready target/venv/parity/.ready ## Pack what tests/gpu runs on a machine with a GPU
+	target/venv/gpu/bin/python tests/gpu/pack.py
 
 setup-build:
 	@sh tests/setup/system.sh build
