@@ -7,7 +7,10 @@ LINNET_MODEL ?= starter
 # What stands in for MLX's own build where that cannot run.
 BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
 
-.PHONY: help run test lint check-macos link-macos test-arm test-clients bench peers mlx fixtures
+# What differs when the backend on MLX is compiled in; the other crates are not built a second time.
+MLX_CRATES := -p linnet-compute -p linnet-parity
+
+.PHONY: help run test lint check-macos link-macos test-arm test-clients bench peers mlx fixtures gpu-pack
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -20,10 +23,12 @@ run: setup-build setup-python ## Build Linnet, fetch the starter model and serve
 	@sh tests/setup/greeting.sh $(LINNET_MODEL)
 	$(BUILD)/release/linnet serve
 
-test: setup-test lint ## Everything that has to pass: format, lints, unit tests, parity, real clients
+test: setup-test lint mlx ## Everything that has to pass: format, lints, unit tests, parity, real clients
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked
+	cargo clippy $(MLX_CRATES) --features mlx --all-targets --locked -- -D warnings
+	cargo test $(MLX_CRATES) --features mlx --locked
 	$(MAKE) check-macos
 	$(MAKE) test-clients
 
@@ -58,6 +63,10 @@ mlx: setup-build target/venv/mlx/.ready ## On Linux, prepare MLX's CPU build for
 
 fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the pinned reference
 	target/venv/parity/bin/python tests/parity/make_fixtures.py
+	target/venv/parity/bin/python tests/parity/exact/make.py
+
+gpu-pack: mlx target/venv/gpu/.ready target/venv/parity/.ready ## Pack what tests/gpu runs on a machine with a GPU
+	target/venv/gpu/bin/python tests/gpu/pack.py
 
 setup-build:
 	@sh tests/setup/system.sh build

@@ -1,7 +1,8 @@
 """Prepares what the `mlx` feature links against on Linux, where mlx-sys cannot build MLX by itself.
 
-In target/mlx:
-  lib/libmlxc.so   mlx-c, from the sources inside the mlx-sys crate, against the libmlx.so of the mlx-cpu wheel
+In target/mlx (or the folder mlx of CARGO_TARGET_DIR):
+  wheel/           MLX's libraries, from the mlx-cpu wheel
+  lib/libmlxc.so   mlx-c, from the sources inside the mlx-sys crate, against these
   gen/bindings.rs  what mlx-sys's build script would have generated
 and .cargo/mlx-linux.toml, which tells cargo to use these instead of running that build script. Each part is made
 again only when something it was made from has changed. On macOS there is nothing to do: mlx-sys builds MLX there.
@@ -21,7 +22,8 @@ from pathlib import Path
 
 ROOM = Path(__file__).resolve().parent
 ROOT = ROOM.parent.parent
-TARGET = ROOT / "target" / "mlx"
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "mlx"
+WHEEL = TARGET / "wheel"
 LIBRARY = TARGET / "lib" / "libmlxc.so"
 BINDINGS = TARGET / "gen" / "bindings.rs"
 CARGO_CONFIG = ROOT / ".cargo" / "mlx-linux.toml"
@@ -46,12 +48,12 @@ def run(command: list[str], **options) -> str:
     return result.stdout
 
 
-def mlx_sys_source() -> tuple[Path, str]:
-    """The folder of the mlx-sys crate that Cargo.lock names, and its version."""
+def mlx_sys_source() -> Path:
+    """The folder of the mlx-sys crate that Cargo.lock names."""
     metadata = json.loads(run(["cargo", "metadata", "--format-version=1", "--locked", "--all-features"], cwd=ROOT))
     for package in metadata["packages"]:
         if package["name"] == "mlx-sys":
-            return Path(package["manifest_path"]).parent, package["version"]
+            return Path(package["manifest_path"]).parent
     raise Missing("no crate of the workspace depends on mlx-sys; Cargo.lock should list it")
 
 
@@ -60,8 +62,6 @@ def wheel_folder() -> Path:
     folder = next((path / "mlx" for path in map(Path, sys.path) if (path / "mlx/lib/libmlx.so").is_file()), None)
     if folder is None:
         raise Missing("the mlx-cpu wheel is not installed here; run this by `make mlx`")
-    if "arm" not in platform.machine() and "aarch64" not in platform.machine() and platform.machine() != "x86_64":
-        raise Missing(f"mlx-cpu has no wheel for {platform.machine()}")
     return folder
 
 
@@ -101,15 +101,28 @@ def has_format() -> bool:
     return probe.returncode == 0
 
 
+def copy_wheel_libraries(wheel: Path) -> None:
+    """Copies MLX's libraries out of the environment, which may be made anew, in the layout their own rpaths expect."""
+    copy = WHEEL / "mlx" / "lib" / "libmlx.so"
+    key = digest(wheel / "lib" / "libmlx.so")
+    if is_current(copy, key):
+        return
+    shutil.rmtree(WHEEL, ignore_errors=True)
+    shutil.copytree(wheel / "lib", copy.parent)
+    for dependencies in wheel.parent.glob("mlx_*.libs"):
+        shutil.copytree(dependencies, WHEEL / dependencies.name)
+    mark_current(copy, key)
+
+
 def build_library(mlx_c: Path, wheel: Path) -> None:
     """Compiles mlx-c into libmlxc.so.
 
     Its SONAME is its absolute path, so that programs linked with it find it without an rpath, which would have to
-    come in by rustflags and make cargo rebuild every crate. It finds libmlx.so beside itself first, then in the wheel.
+    come in by rustflags and make cargo rebuild every crate. It finds libmlx.so beside itself first, then in WHEEL.
     """
     compiler = run([CXX, "--version"]).splitlines()[0]
-    key = digest(mlx_c / "mlx", ROOM / "mlxc", wheel / "lib" / "libmlx.so", str(wheel), compiler, CXX_FLAGS,
-                 str(LIBRARY), Path(__file__))
+    key = digest(mlx_c / "mlx", ROOM / "mlxc", wheel / "lib" / "libmlx.so", compiler, CXX_FLAGS, str(LIBRARY),
+                 Path(__file__))
     if is_current(LIBRARY, key):
         return
     print("mlx: compiling mlx-c (about 40 s of processor time)", flush=True)
@@ -137,8 +150,8 @@ def build_library(mlx_c: Path, wheel: Path) -> None:
     clock = str(work / "mach_time.o")
     run([CC, "-O1", "-fPIC", "-c", str(ROOM / "mlxc" / "mach_time.c"), "-o", clock])
     # -z defs: a symbol that libmlx.so lacks fails here and not when a program starts.
-    run([CXX, "-shared", "-Wl,-z,defs", f"-Wl,-soname,{LIBRARY}", f"-Wl,-rpath,$ORIGIN:{wheel / 'lib'}",
-         *objects, clock, f"-L{wheel / 'lib'}", "-lmlx", "-o", str(LIBRARY)])
+    run([CXX, "-shared", "-Wl,-z,defs", f"-Wl,-soname,{LIBRARY}", "-Wl,-rpath,$ORIGIN:$ORIGIN/../wheel/mlx/lib",
+         *objects, clock, f"-L{WHEEL / 'mlx' / 'lib'}", "-lmlx", "-o", str(LIBRARY)])
     shutil.rmtree(work)
     mark_current(LIBRARY, key)
 
@@ -187,8 +200,9 @@ def main() -> None:
         print("mlx: nothing to prepare; mlx-sys builds MLX on macOS")
         return
     try:
-        mlx_sys, _ = mlx_sys_source()
-        build_library(mlx_sys / "src" / "mlx-c", wheel_folder())
+        mlx_sys, wheel = mlx_sys_source(), wheel_folder()
+        copy_wheel_libraries(wheel)
+        build_library(mlx_sys / "src" / "mlx-c", wheel)
         generate_bindings(mlx_sys)
         write_cargo_config()
     except Missing as error:

@@ -62,6 +62,9 @@ mod tests {
     fn what_scripts_rely_on_parses() {
         for line in [
             "linnet serve --port 0 --model x --api-key k --threads 2 --exact --max-concurrent 4 --kv-tokens 9000",
+            "linnet serve --backend mlx --kv-bits 4",
+            "linnet chat --backend cpu hi",
+            "linnet bench local m --backend mlx --kv-bits 8",
             "linnet chat hello there --system s --temperature 0 --max-tokens 5",
             "linnet pull starter",
             "linnet import f.gguf --name n",

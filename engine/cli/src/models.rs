@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use linnet_library::{LibraryError, ModelEntry, STARTER, STARTER_NAME, Store};
-use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, load_model};
+use linnet_runtime::{BackendChoice, EngineOptions, KvQuantization, LoadOptions, LoadedModel, load_model};
 
 /// No model could be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,21 +60,41 @@ fn choose(entries: Vec<ModelEntry>) -> Result<ModelEntry, ChoiceError> {
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Running the model")]
 pub(crate) struct RunArguments {
-    /// Threads to compute on [default: one per physical core]
+    /// What computes: cpu or mlx [default: mlx on Apple silicon, else cpu]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<BackendChoice>,
+    /// Threads to compute on, with the cpu backend [default: one per physical core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Compute with 32-bit floats throughout instead of 15-bit activations; slower
+    /// Compute with 32-bit floats throughout instead of 15-bit activations; slower; cpu backend only
     #[arg(long)]
     pub(crate) exact: bool,
     /// Tokens that all conversations together may hold in memory [default: what the context needs]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
     pub(crate) kv_tokens: Option<u32>,
+    /// Hold conversations in 4 or 8 bits per value: less memory, a little less exact; mlx backend only
+    #[arg(long, value_name = "4|8", value_parser = kv_bits)]
+    pub(crate) kv_bits: Option<u32>,
+}
+
+/// Values that share a scale where conversations are held in fewer bits.
+const KV_GROUP: usize = 64;
+
+/// How many bits the user asks conversations to be held in.
+pub(crate) fn kv_bits(text: &str) -> Result<u32, &'static str> {
+    match text {
+        "4" => Ok(4),
+        "8" => Ok(8),
+        _ => Err("must be 4 or 8"),
+    }
 }
 
 /// Loads a model of the store.
 pub(crate) fn load(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions) -> anyhow::Result<LoadedModel> {
     let options = LoadOptions {
         name: Some(entry.name.clone()),
+        backend: run.backend.unwrap_or_default(),
+        kv_quantization: run.kv_bits.map(|bits| KvQuantization { bits, group_size: KV_GROUP, start: 0 }),
         threads: run.threads.map(usize::from),
         exact: run.exact,
         kv_tokens: run.kv_tokens.and_then(|tokens| usize::try_from(tokens).ok()),

@@ -12,7 +12,8 @@
 //!
 //! Operations that a backend can fuse have a default made of simpler ones, with the same rounding steps as mlx-lm's.
 
-use crate::{KvLayout, KvStore, MatrixSource, Result, RopeSpec, Row, TensorView};
+use crate::{ComputeError, KvLayout, KvStore, MatrixSource, Result, RopeSpec, Row, TensorView};
+use std::ops::Range;
 
 /// A gated unit's non-linearity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,6 +41,51 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
 }
 
+/// How one token is drawn from a line of logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Draw {
+    /// The most probable, the lowest id on ties.
+    Greedy,
+    /// At random, as mlx-lm 0.32.2's sampler draws: top-p, min-p and top-k narrow the distribution at temperature 1 in
+    /// this order, then the temperature applies to what is left. Of that, the first token by id is taken at which the
+    /// sum of probabilities passes `uniform`.
+    Random {
+        /// Above 0.
+        temperature: f32,
+        /// 0 and 1 keep all.
+        top_p: f32,
+        /// 0 keeps all.
+        top_k: usize,
+        /// 0 keeps all.
+        min_p: f32,
+        /// From 0 to 1, 1 excluded.
+        uniform: f64,
+    },
+}
+
+impl Draw {
+    /// Whether two lines are drawn in the same way, their random numbers aside.
+    #[must_use]
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let without_uniform = |draw: &Self| match *draw {
+            Self::Greedy => Self::Greedy,
+            Self::Random { temperature, top_p, top_k, min_p, .. } => {
+                Self::Random { temperature, top_p, top_k, min_p, uniform: 0.0 }
+            }
+        };
+        without_uniform(self) == without_uniform(other)
+    }
+
+    /// The random number; 0 for the greedy draw.
+    #[must_use]
+    pub fn uniform(&self) -> f64 {
+        match self {
+            Self::Greedy => 0.0,
+            Self::Random { uniform, .. } => *uniform,
+        }
+    }
+}
+
 /// Where and how a model computes. One instance belongs to one engine thread.
 pub trait Backend: 'static {
     /// Activations: `[tokens, features]`. Cheap to clone.
@@ -65,6 +111,30 @@ pub trait Backend: 'static {
     /// When its parts do not fit together or its quantization is not supported.
     fn matrix(&self, source: &MatrixSource<'_>) -> Result<Self::Matrix>;
 
+    /// Takes over matrices that always share an input, as [`Backend::linear_each`] and [`Backend::gated_linear`] are
+    /// given them. A backend may lay them out so that one product serves them all.
+    ///
+    /// # Errors
+    /// As [`Backend::matrix`].
+    fn matrix_each<const N: usize>(&self, sources: [&MatrixSource<'_>; N]) -> Result<[Self::Matrix; N]> {
+        let mut matrices = Vec::with_capacity(N);
+        for source in sources {
+            matrices.push(self.matrix(source)?);
+        }
+        matrices.try_into().map_err(|_| ComputeError::Shape {
+            operation: "matrix_each",
+            detail: format!("a backend made another number of matrices than {N}"),
+        })
+    }
+
+    /// Refuses weights of `bytes` bytes in all that would not fit into memory, before any of them is read.
+    ///
+    /// # Errors
+    /// [`ComputeError::OutOfMemory`] with the figures.
+    fn admit_weights(&self, _bytes: usize) -> Result<()> {
+        Ok(())
+    }
+
     /// Takes over a weight vector of floats.
     ///
     /// # Errors
@@ -76,6 +146,14 @@ pub trait Backend: 'static {
     /// # Errors
     /// When it rotates more elements than a head has, or an odd number.
     fn rope(&self, spec: &RopeSpec, head_dim: usize) -> Result<Self::Rope>;
+
+    /// How many tokens fit into the memory that is left, if the backend knows; for a store made with `layout`.
+    ///
+    /// # Errors
+    /// When the layout is not supported.
+    fn kv_room(&self, _layout: &KvLayout) -> Result<Option<usize>> {
+        Ok(None)
+    }
 
     /// Makes an empty store for `capacity` tokens in all sequences together. Memory is taken as tokens arrive.
     ///
@@ -90,6 +168,12 @@ pub trait Backend: 'static {
     /// # Errors
     /// When the backend fails.
     fn tokens(&self, ids: &[u32]) -> Result<Self::Tokens>;
+
+    /// Some ranges of tokens, one after the other; known and unread ones may be mixed.
+    ///
+    /// # Errors
+    /// When a range lies outside its tokens.
+    fn join_tokens(&self, parts: &[(&Self::Tokens, Range<usize>)]) -> Result<Self::Tokens>;
 
     /// Prepares a step of `tokens`, cut into `rows`, and makes room for them in `kv`.
     ///
@@ -174,6 +258,20 @@ pub trait Backend: 'static {
     /// When the width is not a multiple of the head size.
     fn apply_rope(&self, x: Self::Tensor, rope: &Self::Rope, step: &Self::Step) -> Result<Self::Tensor>;
 
+    /// [`Backend::apply_rope`] for queries and keys.
+    ///
+    /// # Errors
+    /// As [`Backend::apply_rope`].
+    fn apply_rope_pair(
+        &self,
+        q: Self::Tensor,
+        k: Self::Tensor,
+        rope: &Self::Rope,
+        step: &Self::Step,
+    ) -> Result<(Self::Tensor, Self::Tensor)> {
+        Ok((self.apply_rope(q, rope, step)?, self.apply_rope(k, rope, step)?))
+    }
+
     /// Stores `k` and `v` for the step's tokens and attends, causally, over all that each sequence holds.
     /// `q` is `[tokens, heads * head_dim]`, `k` and `v` `[tokens, kv_heads * head_dim]`; the result is shaped as `q`.
     ///
@@ -191,17 +289,41 @@ pub trait Backend: 'static {
 
     // --- Results -----------------------------------------------------------------------------------------------------
 
-    /// The greatest entry of each line, the lowest index on ties, as tokens for a next step.
-    ///
-    /// # Errors
-    /// When the backend fails.
-    fn argmax(&self, logits: &Self::Tensor) -> Result<Self::Tokens>;
+    /// Whether [`Backend::choose`] works, and the next step can be prepared before this one's tokens were read.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
 
-    /// Lets a lazy backend begin to compute these tokens without waiting for them.
+    /// Chooses a token from each line of logits, as tokens for a next step. A line that is no distribution, because of
+    /// NaN or nothing finite, gives [`Backend::NO_TOKEN`].
+    ///
+    /// # Errors
+    /// When the backend cannot choose, or there is not one draw for each line.
+    fn choose(&self, logits: &Self::Tensor, draws: &[Draw]) -> Result<Self::Tokens>;
+
+    /// What [`Backend::choose`] gives for a line that is no distribution.
+    const NO_TOKEN: u32 = u32::MAX;
+
+    /// Lets a lazy backend begin to compute what a step leaves: the tokens and logits named, or else the keys and values
+    /// of its sequences. Must be called once for each step, after its results were asked for.
     ///
     /// # Errors
     /// When the backend fails.
-    fn submit(&self, _tokens: &Self::Tokens) -> Result<()> {
+    fn submit(
+        &self,
+        _step: &Self::Step,
+        _kv: &mut Self::Kv,
+        _tokens: Option<&Self::Tokens>,
+        _logits: Option<&Self::Tensor>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Waits until a submitted step without results is through.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn wait(&self, _step: &Self::Step, _kv: &mut Self::Kv) -> Result<()> {
         Ok(())
     }
 

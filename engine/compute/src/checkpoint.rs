@@ -112,6 +112,12 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.tensors.values().map(|entry| entry.end - entry.begin).sum()
+    }
+
     /// The tensor of this name, if there is one.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {

@@ -9,14 +9,14 @@ pub use step::CpuStep;
 pub use tensor::CpuTensor;
 
 use crate::{
-    Activation, AttentionSpec, Backend, ComputeError, Dtype, KvLayout, MatrixSource, Result, RopeSpec, Row, TensorView,
-    Weight,
+    Activation, AttentionSpec, Backend, ComputeError, Draw, Dtype, KvLayout, MatrixSource, Result, RopeSpec, Row,
+    TensorView, Weight,
 };
 use linnet_kernels::{
     AffineWeight, AttentionOptions, AttentionRow, Context, DenseWeight, FloatSlice, Matrix, MatrixError, Precision,
     Product, RopeTable,
 };
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 use tensor::Arena;
 
 /// How the backend runs.
@@ -149,6 +149,14 @@ impl Backend for CpuBackend {
 
     fn tokens(&self, ids: &[u32]) -> Result<Rc<[u32]>> {
         Ok(ids.into())
+    }
+
+    fn join_tokens(&self, parts: &[(&Rc<[u32]>, Range<usize>)]) -> Result<Rc<[u32]>> {
+        let part = |(tokens, range): &(&Rc<[u32]>, Range<usize>)| {
+            let missing = || shape("join_tokens", format!("tokens {range:?} of {}", tokens.len()));
+            Ok(tokens.get(range.clone()).ok_or_else(missing)?.to_vec())
+        };
+        Ok(parts.iter().map(part).collect::<Result<Vec<_>>>()?.concat().into())
     }
 
     fn step(&self, kv: &mut CpuKv, rows: &[Row], tokens: &Rc<[u32]>) -> Result<CpuStep> {
@@ -337,9 +345,19 @@ impl Backend for CpuBackend {
         Ok(out)
     }
 
-    fn argmax(&self, logits: &CpuTensor) -> Result<Rc<[u32]>> {
-        let lines = logits.data().chunks_exact(logits.columns().max(1));
-        Ok(lines.map(|line| u32::try_from(linnet_kernels::argmax(line)).unwrap_or(u32::MAX)).collect())
+    fn choose(&self, logits: &CpuTensor, draws: &[Draw]) -> Result<Rc<[u32]>> {
+        if draws.len() != logits.rows() {
+            return Err(shape("choose", format!("{} draws for {} lines", draws.len(), logits.rows())));
+        }
+        let choose = |(line, draw): (&[f32], &Draw)| match draw {
+            Draw::Greedy if line.iter().any(|logit| logit.is_nan()) => Ok(Self::NO_TOKEN),
+            Draw::Greedy => Ok(u32::try_from(linnet_kernels::argmax(line)).unwrap_or(Self::NO_TOKEN)),
+            // The sampler of the runtime does this on the same cores, and more.
+            Draw::Random { .. } => {
+                Err(ComputeError::Unsupported { backend: "cpu", what: "draw random tokens by itself" })
+            }
+        };
+        logits.data().chunks_exact(logits.columns().max(1)).zip(draws).map(choose).collect()
     }
 
     fn read_tokens(&self, tokens: &Rc<[u32]>) -> Result<Vec<u32>> {
@@ -356,7 +374,7 @@ impl Backend for CpuBackend {
 /// The table of a sequence of `length` tokens.
 fn rope_table(spec: &RopeSpec, length: usize) -> RopeTable {
     let inverse = spec.frequencies(length).into_iter().map(|frequency| (1.0 / frequency) as f32).collect();
-    RopeTable::new(inverse, spec.traditional, spec.input_scale())
+    RopeTable::new(inverse, spec.traditional, spec.input_scale() as f32)
 }
 
 fn floats<'a>(tensor: &TensorView<'a>) -> Result<FloatSlice<'a>> {

@@ -115,6 +115,58 @@ pub enum ComputeError {
         /// Tokens asked for.
         wanted: usize,
     },
+    /// Memory that is not there.
+    #[error(
+        "{what} would need {} of memory, but {} of {} are in use; close other models, choose a smaller one, or hold fewer \
+         tokens (--kv-tokens, --kv-bits)",
+        Gibibytes(*needed), Gibibytes(*used), Gibibytes(*limit)
+    )]
+    OutOfMemory {
+        /// What it is for.
+        what: &'static str,
+        /// Bytes asked for.
+        needed: usize,
+        /// Bytes in use.
+        used: usize,
+        /// Bytes that may be used.
+        limit: usize,
+    },
+    /// A sequence that cannot be cut back, because a sliding window has dropped what would be needed then.
+    #[error(
+        "slot {slot} holds {held} tokens and cannot be cut back to {wanted}: its layers with a window of {window} tokens \
+         have dropped earlier ones"
+    )]
+    WindowPassed {
+        /// The slot.
+        slot: u32,
+        /// The window.
+        window: usize,
+        /// Tokens held.
+        held: usize,
+        /// Tokens wanted.
+        wanted: usize,
+    },
+    /// A quantization of keys and values that no kernel reads.
+    #[error(
+        "heads of {head_dim} elements cannot be quantized to {bits} bits in groups of {group_size}; bits 4 and 8 and groups \
+         of 32, 64 or 128 that divide the head are supported"
+    )]
+    KvQuantization {
+        /// Bits per element.
+        bits: u32,
+        /// Elements per group.
+        group_size: usize,
+        /// Elements per head.
+        head_dim: usize,
+    },
+    /// Something that this backend does not do.
+    #[error("the {backend} backend cannot {what}")]
+    Unsupported {
+        /// The backend.
+        backend: &'static str,
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A kernel refused its operands.
     #[error("{operation}: {reason}")]
     Kernel {
@@ -123,6 +175,20 @@ pub enum ComputeError {
         /// What the kernel said.
         reason: String,
     },
+}
+
+/// Bytes for people.
+struct Gibibytes(usize);
+
+impl std::fmt::Display for Gibibytes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gibibytes = self.0 as f64 / (1u64 << 30) as f64;
+        if gibibytes < 0.1 {
+            write!(formatter, "{:.1} MiB", gibibytes * 1024.0)
+        } else {
+            write!(formatter, "{gibibytes:.1} GiB")
+        }
+    }
 }
 
 /// A result of this crate.

@@ -1,6 +1,7 @@
 //! What the runtime may ask of a backend's store of keys and values.
 
-use crate::{Result, Slot};
+use crate::{ComputeError, Dtype, Result, Slot};
+use std::ops::Range;
 
 /// What each layer keeps of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct KvUsage {
     pub capacity_tokens: usize,
     /// Tokens of the unit in which a sequence takes room.
     pub page_tokens: usize,
+    /// Whether each sequence takes as much room as the longest one.
+    pub is_padded: bool,
     /// Bytes taken from the system.
     pub bytes: usize,
 }
@@ -54,6 +57,130 @@ pub trait KvStore {
     /// When the slot is not open or holds fewer.
     fn truncate(&mut self, slot: Slot, length: usize) -> Result<()>;
 
+    /// Keys and values of some of a sequence's tokens, as bytes on the host. Layers with a window give what they still
+    /// hold of them.
+    ///
+    /// # Errors
+    /// When the slot is not open or holds fewer tokens.
+    fn export(&mut self, slot: Slot, range: Range<usize>) -> Result<KvBlock>;
+
+    /// Appends exported tokens to the sequence that holds just those before them.
+    ///
+    /// # Errors
+    /// When the slot is not open, does not end where the block begins, the block does not fit the store, or there is no
+    /// room. The sequence stays as it was.
+    fn import(&mut self, slot: Slot, block: &KvBlock) -> Result<()>;
+
     /// How full the store is.
     fn usage(&self) -> KvUsage;
+}
+
+/// Keys and values of a run of tokens of one sequence, for all layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvBlock {
+    /// The position of the first token.
+    pub start: usize,
+    /// How many tokens there are.
+    pub tokens: usize,
+    /// The layers, in order.
+    pub layers: Vec<LayerBlock>,
+}
+
+impl KvBlock {
+    /// Bytes of keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let data = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]);
+        data.flat_map(|data| &data.parts).map(Vec::len).sum()
+    }
+}
+
+/// One layer's part of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerBlock {
+    /// The position of the first token that is in it: the block's, or a later one where a window dropped the others.
+    pub first: usize,
+    /// The keys.
+    pub keys: KvData,
+    /// The values.
+    pub values: KvData,
+}
+
+/// Keys or values on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvData {
+    /// How the elements are held.
+    pub format: KvFormat,
+    /// How many heads there are.
+    pub heads: usize,
+    /// How many tokens there are.
+    pub tokens: usize,
+    /// Elements per head and token.
+    pub head_dim: usize,
+    /// The elements, `[heads, tokens, head_dim]`, as one part; or three parts of the same first two dimensions: words of
+    /// packed elements, scales, biases.
+    pub parts: Vec<Vec<u8>>,
+}
+
+/// How keys and values are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvFormat {
+    /// Floats.
+    Plain(Dtype),
+    /// Affine-quantized along each head.
+    Affine {
+        /// Bits per element.
+        bits: u32,
+        /// Elements per group.
+        group_size: usize,
+        /// The type of scales and biases.
+        dtype: Dtype,
+    },
+}
+
+impl KvData {
+    /// Checks that the parts are as long as they must be.
+    ///
+    /// # Errors
+    /// Names the layer and the lengths.
+    pub fn validate(&self, layer: usize) -> Result<()> {
+        let elements = self.heads * self.tokens * self.head_dim;
+        let expected = match self.format {
+            KvFormat::Plain(dtype) => vec![elements * dtype.size()],
+            KvFormat::Affine { bits, group_size, dtype } => {
+                let floats = elements / group_size.max(1) * dtype.size();
+                vec![elements * bits as usize / 8, floats, floats]
+            }
+        };
+        let found: Vec<usize> = self.parts.iter().map(Vec::len).collect();
+        if found == expected {
+            return Ok(());
+        }
+        let detail =
+            format!("layer {layer} has parts of {found:?} bytes instead of {expected:?}; the block is damaged");
+        Err(ComputeError::Shape { operation: "import", detail })
+    }
+}
+
+/// How a store quantizes keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvQuantization {
+    /// Bits per element: 4 or 8.
+    pub bits: u32,
+    /// Elements per group: 32, 64 or 128.
+    pub group_size: usize,
+    /// From how many tokens of a sequence on. What a prompt's first step processes is never quantized during that step.
+    pub start: usize,
+}
+
+impl KvQuantization {
+    /// Whether heads of this size can be quantized so.
+    ///
+    /// # Errors
+    /// [`ComputeError::KvQuantization`] with what can.
+    pub fn check(&self, head_dim: usize) -> Result<()> {
+        let Self { bits, group_size, .. } = *self;
+        let fits = matches!(bits, 4 | 8) && matches!(group_size, 32 | 64 | 128) && head_dim.is_multiple_of(group_size);
+        if fits { Ok(()) } else { Err(ComputeError::KvQuantization { bits, group_size, head_dim }) }
+    }
 }

@@ -8,7 +8,7 @@ pub struct RopeSpec {
     /// Rotate neighbouring pairs (true) or halves (false).
     pub traditional: bool,
     /// The base of the frequencies, `rope_theta`.
-    pub base: f32,
+    pub base: f64,
     /// How the frequencies depart from plain powers of the base.
     pub scaling: RopeScaling,
 }
@@ -21,56 +21,56 @@ pub enum RopeScaling {
     /// Positions divided by a factor.
     Linear {
         /// The divisor.
-        factor: f32,
+        factor: f64,
     },
     /// NTK-aware: beyond `max_position` the base grows with the length of the sequence.
     Dynamic {
         /// The growth.
-        factor: f32,
+        factor: f64,
         /// The length up to which nothing changes.
         max_position: usize,
     },
     /// Llama 3's smooth interpolation between wavelength bands.
     Llama3 {
         /// The stretch of long wavelengths.
-        factor: f32,
+        factor: f64,
         /// Wavelengths above `original / low` are stretched fully.
-        low_frequency_factor: f32,
+        low_frequency_factor: f64,
         /// Wavelengths below `original / high` are left alone.
-        high_frequency_factor: f32,
+        high_frequency_factor: f64,
         /// The context the model was first trained with.
-        original_max_position: f32,
+        original_max_position: f64,
     },
     /// YaRN.
     Yarn {
         /// The stretch.
-        factor: f32,
+        factor: f64,
         /// The context the model was first trained with.
-        original_max_position: f32,
+        original_max_position: f64,
         /// Rotations above which a dimension is left alone.
-        beta_fast: f32,
+        beta_fast: f64,
         /// Rotations below which a dimension is stretched fully.
-        beta_slow: f32,
+        beta_slow: f64,
         /// The weight of the attention scale.
-        mscale: f32,
+        mscale: f64,
         /// The weight of its counterpart.
-        mscale_all_dim: f32,
+        mscale_all_dim: f64,
     },
     /// Phi's per-dimension factors ("su", "longrope"); the long ones, as mlx-lm applies them always.
     LongRope {
         /// A factor for each pair, or one for all.
-        long_factor: Vec<f32>,
+        long_factor: Vec<f64>,
         /// The context the model is used with.
-        max_position: f32,
+        max_position: f64,
         /// The context the model was first trained with.
-        original_max_position: f32,
+        original_max_position: f64,
     },
     /// Only `rotated_dims` of the dimensions turn; exponents still run over all.
     Proportional {
         /// How many turn.
         rotated_dims: usize,
         /// The stretch.
-        factor: f32,
+        factor: f64,
     },
 }
 
@@ -81,21 +81,18 @@ impl RopeSpec {
     pub fn frequencies(&self, length: usize) -> Vec<f64> {
         let dims = self.dims as f64;
         let power = |base: f64, pair: usize| base.powf((2 * pair) as f64 / dims);
-        let base = f64::from(self.base);
+        let base = self.base;
         let pairs = 0..self.dims / 2;
         match &self.scaling {
             RopeScaling::None => pairs.map(|pair| power(base, pair)).collect(),
-            RopeScaling::Linear { factor } => pairs.map(|pair| power(base, pair) * f64::from(*factor)).collect(),
-            RopeScaling::Dynamic { factor, max_position } => {
-                let (factor, limit) = (f64::from(*factor), *max_position as f64);
-                let length = (length as f64).max(limit);
-                let grown = base * (factor * length / limit - (factor - 1.0)).powf(dims / (dims - 2.0));
+            RopeScaling::Linear { factor } => pairs.map(|pair| power(base, pair) * *factor).collect(),
+            RopeScaling::Dynamic { .. } => {
+                let grown = self.base_for(length);
                 pairs.map(|pair| power(grown, pair)).collect()
             }
             RopeScaling::Llama3 { factor, low_frequency_factor, high_frequency_factor, original_max_position } => {
-                let (factor, low, high) =
-                    (f64::from(*factor), f64::from(*low_frequency_factor), f64::from(*high_frequency_factor));
-                let original = f64::from(*original_max_position);
+                let (factor, low, high) = (*factor, *low_frequency_factor, *high_frequency_factor);
+                let original = *original_max_position;
                 pairs
                     .map(|pair| {
                         let frequency = power(base, pair);
@@ -112,14 +109,8 @@ impl RopeSpec {
                     .collect()
             }
             RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, .. } => {
-                let factor = f64::from(*factor);
-                let (low, high) = yarn_range(
-                    dims,
-                    base,
-                    f64::from(*original_max_position),
-                    f64::from(*beta_fast),
-                    f64::from(*beta_slow),
-                );
+                let factor = *factor;
+                let (low, high) = yarn_range(dims, base, *original_max_position, *beta_fast, *beta_slow);
                 pairs
                     .map(|pair| {
                         let extrapolated = power(base, pair);
@@ -132,23 +123,37 @@ impl RopeSpec {
             RopeScaling::LongRope { long_factor, .. } => pairs
                 .map(|pair| {
                     let factor = long_factor.get(pair).or(long_factor.first()).copied().unwrap_or(1.0);
-                    power(base, pair) * f64::from(factor)
+                    power(base, pair) * factor
                 })
                 .collect(),
             RopeScaling::Proportional { rotated_dims, factor } => pairs
-                .map(
-                    |pair| if pair < rotated_dims / 2 { power(base, pair) * f64::from(*factor) } else { f64::INFINITY },
-                )
+                .map(|pair| if pair < rotated_dims / 2 { power(base, pair) * *factor } else { f64::INFINITY })
                 .collect(),
         }
     }
 
+    /// The base of the frequencies in a sequence of `length` tokens.
+    #[must_use]
+    pub fn base_for(&self, length: usize) -> f64 {
+        let RopeScaling::Dynamic { factor, max_position } = self.scaling else { return self.base };
+        let (dims, limit) = (self.dims as f64, max_position as f64);
+        let length = (length as f64).max(limit);
+        self.base * (factor * length / limit - (factor - 1.0)).powf(dims / (dims - 2.0))
+    }
+
+    /// The pairs between which YaRN blends, as [`RopeScaling::Yarn`] gives them; `None` for other kinds.
+    #[must_use]
+    pub fn yarn_range(&self) -> Option<(f64, f64)> {
+        let RopeScaling::Yarn { original_max_position, beta_fast, beta_slow, .. } = self.scaling else { return None };
+        Some(yarn_range(self.dims as f64, self.base, original_max_position, beta_fast, beta_slow))
+    }
+
     /// What the rotated part is multiplied with before it is rotated.
     #[must_use]
-    pub fn input_scale(&self) -> f32 {
+    pub fn input_scale(&self) -> f64 {
         match &self.scaling {
             RopeScaling::Yarn { factor, mscale, mscale_all_dim, .. } => {
-                let scale = |weight: f32| if *factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+                let scale = |weight: f64| if *factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
                 scale(*mscale) / scale(*mscale_all_dim)
             }
             RopeScaling::LongRope { max_position, original_max_position, .. } => {

@@ -24,7 +24,7 @@ struct LlamaConfig {
     #[serde(default)]
     mlp_bias: bool,
     #[serde(default = "default_rope_theta")]
-    rope_theta: f32,
+    rope_theta: f64,
     #[serde(default)]
     rope_traditional: bool,
     rope_scaling: Option<Value>,
@@ -34,7 +34,7 @@ struct LlamaConfig {
     sliding_window: Option<usize>,
 }
 
-fn default_rope_theta() -> f32 {
+fn default_rope_theta() -> f64 {
     10_000.0
 }
 
@@ -60,13 +60,10 @@ pub(crate) struct Llama<B: Backend> {
 
 struct Block<B: Backend> {
     input_layernorm: B::Vector,
-    q_proj: B::Matrix,
-    k_proj: B::Matrix,
-    v_proj: B::Matrix,
+    qkv_proj: [B::Matrix; 3],
     o_proj: B::Matrix,
     post_attention_layernorm: B::Vector,
-    gate_proj: B::Matrix,
-    up_proj: B::Matrix,
+    gate_up_proj: [B::Matrix; 2],
     down_proj: B::Matrix,
     attention: AttentionSpec,
 }
@@ -144,22 +141,24 @@ fn load_block<B: Backend>(
     let (hidden, inner, heads) = (config.hidden_size, config.intermediate_size, config.num_attention_heads);
     let (width, kv_width) = (heads * head_dim, kv_heads * head_dim);
     let path = |name: &str| format!("model.layers.{layer}.{name}");
-    let attention = |name: &str, out, input| {
-        loader.matrix_with_bias(&path(&format!("self_attn.{name}")), out, input, config.attention_bias)
-    };
-    let mlp =
-        |name: &str, out, input| loader.matrix_with_bias(&path(&format!("mlp.{name}")), out, input, config.mlp_bias);
+    let attention = |name: &str| path(&format!("self_attn.{name}"));
+    let mlp = |name: &str| path(&format!("mlp.{name}"));
     Ok(Block {
         input_layernorm: loader.norm(&path("input_layernorm"), hidden)?,
-        q_proj: attention("q_proj", width, hidden)?,
-        k_proj: attention("k_proj", kv_width, hidden)?,
-        v_proj: attention("v_proj", kv_width, hidden)?,
-        o_proj: attention("o_proj", hidden, width)?,
+        qkv_proj: loader.matrix_each(
+            [(attention("q_proj"), width), (attention("k_proj"), kv_width), (attention("v_proj"), kv_width)],
+            hidden,
+            config.attention_bias,
+        )?,
+        o_proj: loader.matrix_with_bias(&attention("o_proj"), hidden, width, config.attention_bias)?,
         post_attention_layernorm: loader.norm(&path("post_attention_layernorm"), hidden)?,
-        gate_proj: mlp("gate_proj", inner, hidden)?,
-        up_proj: mlp("up_proj", inner, hidden)?,
-        down_proj: mlp("down_proj", hidden, inner)?,
-        attention: AttentionSpec { layer, heads, scale: (head_dim as f32).sqrt().recip(), window, softcap: None },
+        gate_up_proj: loader.matrix_each(
+            [(mlp("gate_proj"), inner), (mlp("up_proj"), inner)],
+            hidden,
+            config.mlp_bias,
+        )?,
+        down_proj: loader.matrix_with_bias(&mlp("down_proj"), hidden, inner, config.mlp_bias)?,
+        attention: AttentionSpec { layer, heads, scale: (head_dim as f64).powf(-0.5) as f32, window, softcap: None },
     })
 }
 
@@ -174,14 +173,14 @@ impl<B: Backend> Block<B> {
         kv: &mut B::Kv,
     ) -> Result<B::Tensor> {
         let normed = backend.rms_norm(&x, &self.input_layernorm, epsilon)?;
-        let [q, k, v] = backend.linear_each(&normed, [&self.q_proj, &self.k_proj, &self.v_proj])?;
-        let q = backend.apply_rope(q, rope, step)?;
-        let k = backend.apply_rope(k, rope, step)?;
+        let [q, k, v] = backend.linear_each(&normed, self.qkv_proj.each_ref())?;
+        let (q, k) = backend.apply_rope_pair(q, k, rope, step)?;
         let attended = backend.attention(&q, &k, &v, &self.attention, step, kv)?;
         let x = backend.linear_add(&attended, &self.o_proj, x)?;
 
         let normed = backend.rms_norm(&x, &self.post_attention_layernorm, epsilon)?;
-        let inner = backend.gated_linear(&normed, &self.gate_proj, &self.up_proj, Activation::Silu)?;
+        let [gate_proj, up_proj] = &self.gate_up_proj;
+        let inner = backend.gated_linear(&normed, gate_proj, up_proj, Activation::Silu)?;
         Ok(backend.linear_add(&inner, &self.down_proj, x)?)
     }
 }

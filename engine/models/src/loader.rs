@@ -56,6 +56,27 @@ impl<'a, B: Backend> Loader<'a, B> {
         in_features: usize,
         bias: bool,
     ) -> Result<B::Matrix> {
+        Ok(self.backend.matrix(&self.source(path, out_features, in_features, bias)?)?)
+    }
+
+    /// The matrices of layers that share an input of `in_features`: the path and the outputs of each.
+    ///
+    /// # Errors
+    /// As [`Loader::matrix_with_bias`].
+    pub(crate) fn matrix_each<const N: usize>(
+        &self,
+        layers: [(String, usize); N],
+        in_features: usize,
+        bias: bool,
+    ) -> Result<[B::Matrix; N]> {
+        let mut sources = Vec::with_capacity(N);
+        for (path, out_features) in &layers {
+            sources.push(self.source(path, *out_features, in_features, bias)?);
+        }
+        Ok(self.backend.matrix_each(std::array::from_fn(|index| &sources[index]))?)
+    }
+
+    fn source(&self, path: &str, out_features: usize, in_features: usize, bias: bool) -> Result<MatrixSource<'a>> {
         let packed = self.require(&format!("{path}.weight"))?;
         let weight = match self.tensor(&format!("{path}.scales")) {
             None => Weight::Dense(packed),
@@ -68,7 +89,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             }
         };
         let bias = if bias { Some(self.require(&format!("{path}.bias"))?) } else { None };
-        Ok(self.backend.matrix(&MatrixSource { out_features, in_features, weight, bias })?)
+        Ok(MatrixSource { out_features, in_features, weight, bias })
     }
 
     /// The weight of the norm `path`.

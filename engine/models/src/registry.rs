@@ -45,6 +45,7 @@ pub fn load<B: Backend>(backend: &B, folder: &Path) -> Result<Box<dyn LanguageMo
         });
     }
     let checkpoint = Checkpoint::open(folder)?;
+    backend.admit_weights(checkpoint.bytes())?;
     let loader = Loader::new(backend, &checkpoint, &config);
     let model = load_architecture(model_type, &loader)?;
     loader.finish()?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) fn rope_spec(
     config: &ModelConfig,
     dims: usize,
-    base: f32,
+    base: f64,
     traditional: bool,
     scaling: Option<&Value>,
     max_position_embeddings: Option<usize>,
@@ -32,7 +32,7 @@ fn read_scaling(
     max_position_embeddings: Option<usize>,
 ) -> Result<RopeScaling> {
     let kind = values.get("type").or_else(|| values.get("rope_type")).and_then(Value::as_str).unwrap_or("default");
-    let optional = |key: &str| values.get(key).and_then(Value::as_f64).map(|number| number as f32);
+    let optional = |key: &str| values.get(key).and_then(Value::as_f64);
     let required =
         |key: &str| optional(key).ok_or_else(|| config.invalid(&format!("rope_scaling of type {kind:?} needs {key}")));
     Ok(match kind {
@@ -61,20 +61,20 @@ fn read_scaling(
             long_factor: long_factor(values)
                 .ok_or_else(|| config.invalid("rope_scaling of type \"longrope\" needs long_factor"))?,
             // mlx-lm's default where a configuration names no context length.
-            max_position: max_position_embeddings.map_or(131_072.0, |length| length as f32),
+            max_position: max_position_embeddings.map_or(131_072.0, |length| length as f64),
             original_max_position: required("original_max_position_embeddings")?,
         },
         "proportional" => RopeScaling::Proportional {
-            rotated_dims: (dims as f32 * optional("partial_rotary_factor").unwrap_or(1.0)) as usize,
+            rotated_dims: (dims as f64 * optional("partial_rotary_factor").unwrap_or(1.0)) as usize,
             factor: optional("factor").unwrap_or(1.0),
         },
         other => return Err(config.invalid(&format!("rope_scaling of type {other:?} is not supported"))),
     })
 }
 
-fn long_factor(values: &Value) -> Option<Vec<f32>> {
+fn long_factor(values: &Value) -> Option<Vec<f64>> {
     match values.get("long_factor")? {
-        Value::Array(factors) => factors.iter().map(|factor| factor.as_f64().map(|number| number as f32)).collect(),
-        single => single.as_f64().map(|number| vec![number as f32]),
+        Value::Array(factors) => factors.iter().map(|factor| factor.as_f64()).collect(),
+        single => single.as_f64().map(|number| vec![number]),
     }
 }

@@ -5,6 +5,7 @@
 //! request. What the thread needs of a model is the small [`StepModel`] trait, so the scheduling can be tested with a
 //! scripted model and runs unchanged on every backend.
 
+mod backend_choice;
 mod backend_model;
 mod engine;
 mod event;
@@ -18,11 +19,14 @@ mod submit_error;
 pub mod testing;
 mod text;
 
-pub use backend_model::BackendModel;
+pub use backend_choice::{BackendChoice, UnknownBackend};
+pub use backend_model::{BackendModel, BackendModelOptions};
 pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
+/// How keys and values may be quantized.
+pub use linnet_compute::KvQuantization;
 pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
 pub use request::{GenerationRequest, SamplingParameters};
-pub use step_model::{KvBudget, Slot, StepModel, StepModelError, StepRow};
+pub use step_model::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 pub use submit_error::SubmitError;
 pub use text::{Detokenizer, EngineText, NewDetokenizer};

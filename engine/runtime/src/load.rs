@@ -1,7 +1,10 @@
 //! A model folder becomes a running engine with its tokenizer, template and defaults.
 
-use crate::{BackendModel, Engine, EngineOptions, EngineText, StepModelError};
-use linnet_compute::cpu::{CpuBackend, CpuOptions};
+use crate::{BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError};
+use linnet_compute::{
+    KvQuantization,
+    cpu::{CpuBackend, CpuOptions},
+};
 use linnet_models::{
     ChatTemplate, GenerationDefaults, JsonFileError, ModelConfig, ModelError, TemplateError, Tokenizer, TokenizerError,
 };
@@ -12,9 +15,13 @@ use std::path::{Path, PathBuf};
 pub struct LoadOptions {
     /// The name the engine goes by; `None` takes the folder's.
     pub name: Option<String>,
-    /// Threads to compute on. `None`: one per physical core.
+    /// What computes.
+    pub backend: BackendChoice,
+    /// Quantizes keys and values; `None` keeps them as the backend holds them.
+    pub kv_quantization: Option<KvQuantization>,
+    /// Threads to compute on, of the `cpu` backend. `None`: one per physical core.
     pub threads: Option<usize>,
-    /// Compute quantized products exactly, in f32; slower.
+    /// Compute quantized products exactly, in f32; slower. Of the `cpu` backend.
     pub exact: bool,
     /// Tokens that the KV store holds for all requests together. `None`: what the requests' contexts need, bounded.
     pub kv_tokens: Option<usize>,
@@ -66,6 +73,20 @@ pub enum LoadError {
     /// Its generation defaults.
     #[error(transparent)]
     Defaults(#[from] JsonFileError),
+    /// The backend asked for is not in this build.
+    #[error(
+        "this build of Linnet has no {0} backend; build it with `--features {0}` (on Linux after `make mlx`), or use \
+         --backend cpu"
+    )]
+    NoBackend(BackendChoice),
+    /// An option that the backend does not have.
+    #[error("the {backend} backend has no {option}; leave it out, or choose another --backend")]
+    NoOption {
+        /// The backend.
+        backend: BackendChoice,
+        /// The option.
+        option: &'static str,
+    },
     /// The engine thread could not load the weights.
     #[error(transparent)]
     Engine(#[from] StepModelError),
@@ -78,6 +99,7 @@ pub enum LoadError {
 /// # Errors
 /// [`LoadError`], naming the file and what is wrong with it.
 pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, LoadError> {
+    options.check()?;
     let architecture = ModelConfig::load(folder)?.model_type()?.to_owned();
     let tokenizer = Tokenizer::load(folder)?;
     let template = ChatTemplate::load(folder)?;
@@ -85,18 +107,8 @@ pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, L
     let name = options.name.clone().unwrap_or_else(|| {
         folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
     });
-    let load = {
-        let folder = folder.to_path_buf();
-        let default = CpuOptions::default();
-        let cpu = CpuOptions { threads: options.threads.unwrap_or(default.threads), exact: options.exact };
-        let (kv_tokens, sequences) = (options.kv_tokens, options.engine.max_concurrent);
-        move || {
-            BackendModel::load(CpuBackend::new(cpu), &folder, kv_tokens, sequences)
-                .map_err(|error| StepModelError::Compute(error.to_string()))
-        }
-    };
     let text = EngineText::from_tokenizer(tokenizer.clone(), defaults.eos_token_ids.clone());
-    let engine = Engine::start(&name, options.engine, text, load)?;
+    let engine = start_engine(&name, folder, text, options)?;
     let info = ModelInfo {
         folder: folder.to_path_buf(),
         architecture,
@@ -104,4 +116,74 @@ pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, L
         vocabulary_size: engine.vocabulary_size(),
     };
     Ok(LoadedModel { engine, tokenizer, template, defaults, info })
+}
+
+impl LoadOptions {
+    /// Refuses what the chosen backend cannot do.
+    fn check(&self) -> Result<(), LoadError> {
+        let backend = self.backend;
+        if !backend.is_available() {
+            return Err(LoadError::NoBackend(backend));
+        }
+        let refused = match backend {
+            BackendChoice::Cpu => [(self.kv_quantization.is_some(), "quantized keys and values (--kv-bits)")].to_vec(),
+            BackendChoice::Mlx => vec![(self.threads.is_some(), "--threads"), (self.exact, "--exact")],
+        };
+        match refused.into_iter().find(|(is_asked, _)| *is_asked) {
+            Some((_, option)) => Err(LoadError::NoOption { backend, option }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Starts an engine on the chosen backend.
+fn start_engine(name: &str, folder: &Path, text: EngineText, options: &LoadOptions) -> Result<Engine, LoadError> {
+    let folder = folder.to_path_buf();
+    let size = BackendModelOptions { kv_tokens: options.kv_tokens, sequences: options.engine.max_concurrent };
+    let failed = |error: &dyn std::error::Error| StepModelError::Compute(error.to_string());
+    match options.backend {
+        BackendChoice::Cpu => {
+            let default = CpuOptions::default();
+            let cpu = CpuOptions { threads: options.threads.unwrap_or(default.threads), exact: options.exact };
+            Ok(Engine::start(name, options.engine, text, move || {
+                BackendModel::load(CpuBackend::new(cpu), &folder, size).map_err(|error| failed(&error))
+            })?)
+        }
+        #[cfg(feature = "mlx")]
+        BackendChoice::Mlx => {
+            use linnet_compute::mlx::{MlxBackend, MlxOptions};
+            let mlx = MlxOptions { kv_quantization: options.kv_quantization, ..MlxOptions::default() };
+            Ok(Engine::start(name, options.engine, text, move || {
+                let backend = MlxBackend::new(mlx).map_err(|error| failed(&error))?;
+                BackendModel::load(backend, &folder, size).map_err(|error| failed(&error))
+            })?)
+        }
+        #[cfg(not(feature = "mlx"))]
+        BackendChoice::Mlx => Err(LoadError::NoBackend(BackendChoice::Mlx)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(options: &LoadOptions) -> String {
+        options.check().map_or_else(|error| error.to_string(), |()| "accepted".into())
+    }
+
+    #[test]
+    fn options_of_another_backend_are_refused_by_name() {
+        let quantization = KvQuantization { bits: 4, group_size: 64, start: 0 };
+        let cpu = LoadOptions { backend: BackendChoice::Cpu, ..Default::default() };
+        assert_eq!(refusal(&cpu), "accepted");
+        assert!(refusal(&LoadOptions { kv_quantization: Some(quantization), ..cpu.clone() }).contains("--kv-bits"));
+        let mlx = LoadOptions { backend: BackendChoice::Mlx, ..Default::default() };
+        if BackendChoice::Mlx.is_available() {
+            assert_eq!(refusal(&mlx), "accepted");
+            assert!(refusal(&LoadOptions { threads: Some(2), ..mlx.clone() }).contains("--threads"));
+            assert!(refusal(&LoadOptions { exact: true, ..mlx }).contains("--exact"));
+        } else {
+            assert!(refusal(&mlx).contains("--features mlx"));
+        }
+    }
 }

@@ -25,7 +25,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use self::{candidate::Candidate, penalties::Penalties};
-use crate::{SamplingParameters, StepModelError, TokenLogprob};
+use crate::{Draw, SamplingParameters, StepModelError, TokenLogprob};
 
 /// One request's way of choosing tokens, with its own stream of random numbers.
 pub(crate) struct Sampler {
@@ -63,6 +63,36 @@ impl Sampler {
     /// Notes the token that was appended to `history`.
     pub(crate) fn accept(&mut self, history: &[u32]) {
         self.penalties.accept(history);
+    }
+
+    /// How the model itself can choose the next token as this sampler would, if it can: nothing that looks at earlier
+    /// tokens, at single tokens or at a second random number. Takes the random number of the draw.
+    pub(crate) fn draw(&mut self) -> Option<Draw> {
+        if !self.can_leave_choice() {
+            return None;
+        }
+        let SamplingParameters { temperature, top_p, top_k, min_p, .. } = self.parameters;
+        if temperature == 0.0 {
+            return Some(Draw::Greedy);
+        }
+        Some(Draw::Random { temperature, top_p, top_k, min_p, uniform: self.random.random() })
+    }
+
+    /// Whether [`Sampler::draw`] gives anything.
+    pub(crate) fn can_leave_choice(&self) -> bool {
+        let SamplingParameters { xtc_probability, logit_bias, .. } = &self.parameters;
+        *xtc_probability == 0.0 && logit_bias.is_empty() && self.penalties.are_off()
+    }
+
+    /// The probability of a token that the model chose from these logits, and of the `count` most probable ones.
+    pub(crate) fn report(
+        logits: &[f32],
+        token: u32,
+        count: usize,
+        scratch: &mut Scratch,
+    ) -> Result<TokenLogprob, StepModelError> {
+        let maximum = maximum::of(logits)?;
+        Ok(logprobs::report(logits, maximum, token, count, &mut scratch.candidates))
     }
 
     /// Chooses the token that follows, and reports its probability and those of the `top_logprobs` most probable tokens

@@ -60,16 +60,7 @@ impl Fixture {
     /// When the folder or a fixture in it cannot be read, or there is none.
     pub fn family(family: &str) -> Result<Vec<Self>, FixtureError> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(family);
-        let read_error = |source| FixtureError::Read { path: folder.clone(), source };
-        let mut folders = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(read_error)? {
-            folders.push(entry.map_err(read_error)?.path());
-        }
-        folders.sort();
-        if folders.is_empty() {
-            return Err(FixtureError::Content { path: folder, problem: "there is no fixture here".to_owned() });
-        }
-        folders.iter().map(|folder| Self::open(folder)).collect()
+        folders(&folder)?.iter().map(|folder| Self::open(folder)).collect()
     }
 
     /// Reads the fixture in `folder`.
@@ -116,6 +107,20 @@ impl Fixture {
     pub fn vocabulary_size(&self) -> usize {
         self.logits.len() / self.rows.len()
     }
+}
+
+/// What is in a folder of fixtures, by name.
+pub(crate) fn folders(folder: &Path) -> Result<Vec<PathBuf>, FixtureError> {
+    let read_error = |source| FixtureError::Read { path: folder.to_owned(), source };
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(folder).map_err(read_error)? {
+        folders.push(entry.map_err(read_error)?.path());
+    }
+    folders.sort();
+    if folders.is_empty() {
+        return Err(FixtureError::Content { path: folder.to_owned(), problem: "there is no fixture here".to_owned() });
+    }
+    Ok(folders)
 }
 
 struct Reader<'a> {

@@ -1,8 +1,11 @@
 //! Keys and values in pages: a sequence's tokens lie in blocks of [`PAGE_TOKENS`], each with a page for every layer.
 
-use crate::{ComputeError, KvLayout, KvStore, KvUsage, LayerKv, Result, Row, Slot};
+use crate::{
+    ComputeError, Dtype, KvBlock, KvData, KvFormat, KvLayout, KvStore, KvUsage, LayerBlock, LayerKv, Outputs, Result,
+    Row, Slot,
+};
 use linnet_kernels::{PAGE_TOKENS, PageGeometry};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 /// How many free blocks are kept for the next sequence; more go back to the system.
 const IDLE_BLOCKS: usize = 8;
@@ -126,6 +129,67 @@ impl CpuKv {
             .collect())
     }
 
+    /// A layer's part of some tokens: the pages hold f16, so nothing is lost.
+    fn export_layer(&self, slot: Slot, layer: usize, range: Range<usize>) -> Result<LayerBlock> {
+        let place = self.layer(layer)?;
+        let PageGeometry { kv_heads, head_dim } = place.geometry;
+        let width = kv_heads * head_dim;
+        let (mut keys, mut values) = (vec![0.0; range.len() * width], vec![0.0; range.len() * width]);
+        let pages = self.pages(place, slot)?;
+        let mut position = range.start;
+        while position < range.end {
+            let within = position % PAGE_TOKENS;
+            let count = (PAGE_TOKENS - within).min(range.end - position);
+            let part = (position - range.start) * width..(position - range.start + count) * width;
+            let (keys, values) = (&mut keys[part.clone()], &mut values[part]);
+            linnet_kernels::read_page(place.geometry, pages[position / PAGE_TOKENS], within, keys, values, count);
+            position += count;
+        }
+        let data = |lines: &[f32]| {
+            let mut bytes = Vec::with_capacity(lines.len() * 2);
+            for head in 0..kv_heads {
+                for line in lines.chunks_exact(width) {
+                    for value in &line[head * head_dim..(head + 1) * head_dim] {
+                        bytes.extend(half::f16::from_f32(*value).to_le_bytes());
+                    }
+                }
+            }
+            let format = KvFormat::Plain(Dtype::F16);
+            KvData { format, heads: kv_heads, tokens: range.len(), head_dim, parts: vec![bytes] }
+        };
+        Ok(LayerBlock { first: range.start, keys: data(&keys), values: data(&values) })
+    }
+
+    /// Each layer's keys and values as lines of floats, once all are known to fit.
+    fn import_layers(&self, block: &KvBlock) -> Result<Vec<(Vec<f32>, Vec<f32>)>> {
+        let refuse = |detail: String| ComputeError::Shape { operation: "import", detail };
+        if block.layers.len() != self.layers.len() {
+            return Err(refuse(format!("a block of {} layers for {}", block.layers.len(), self.layers.len())));
+        }
+        let lines = |number: usize, data: &KvData| {
+            data.validate(number)?;
+            let PageGeometry { kv_heads, head_dim } = self.layers[number].geometry;
+            let expected = (KvFormat::Plain(Dtype::F16), kv_heads, block.tokens, head_dim);
+            if (data.format, data.heads, data.tokens, data.head_dim) != expected {
+                return Err(refuse(format!(
+                    "layer {number} has {} tokens of {} heads of {} as {:?}; {} of {kv_heads} heads of {head_dim} as float16 \
+                     are needed",
+                    data.tokens, data.heads, data.head_dim, data.format, block.tokens
+                )));
+            }
+            let width = kv_heads * head_dim;
+            let mut lines = vec![0.0; block.tokens * width];
+            for (index, bytes) in data.parts[0].as_chunks::<2>().0.iter().enumerate() {
+                let (head, token, element) =
+                    (index / head_dim / block.tokens, index / head_dim % block.tokens, index % head_dim);
+                lines[token * width + head * head_dim + element] = half::f16::from_le_bytes(*bytes).to_f32();
+            }
+            Ok(lines)
+        };
+        let layers = block.layers.iter().enumerate();
+        layers.map(|(number, layer)| Ok((lines(number, &layer.keys)?, lines(number, &layer.values)?))).collect()
+    }
+
     fn sequence(&self, slot: Slot) -> Result<&Sequence> {
         self.sequences.get(&slot).ok_or(ComputeError::UnknownSlot { slot: slot.0 })
     }
@@ -183,12 +247,36 @@ impl KvStore for CpuKv {
         Ok(())
     }
 
+    fn export(&mut self, slot: Slot, range: Range<usize>) -> Result<KvBlock> {
+        let held = self.length(slot)?;
+        if range.start > range.end || range.end > held {
+            return Err(ComputeError::WrongStart { slot: slot.0, held, start: range.end });
+        }
+        let layers =
+            (0..self.layers.len()).map(|layer| self.export_layer(slot, layer, range.clone())).collect::<Result<_>>()?;
+        Ok(KvBlock { start: range.start, tokens: range.len(), layers })
+    }
+
+    fn import(&mut self, slot: Slot, block: &KvBlock) -> Result<()> {
+        if block.tokens == 0 {
+            return Ok(());
+        }
+        let layers = self.import_layers(block)?;
+        let row = Row { slot, start: block.start, length: block.tokens, outputs: Outputs::None };
+        self.extend(&[row])?;
+        for (layer, (keys, values)) in layers.iter().enumerate() {
+            self.write(self.layer(layer)?, &row, keys, values)?;
+        }
+        Ok(())
+    }
+
     fn usage(&self) -> KvUsage {
         let held = self.blocks.iter().flatten().count();
         KvUsage {
             used_tokens: self.used_blocks() * PAGE_TOKENS,
             capacity_tokens: self.capacity_blocks * PAGE_TOKENS,
             page_tokens: PAGE_TOKENS,
+            is_padded: false,
             bytes: held * self.block_elements * size_of::<u16>(),
         }
     }
@@ -197,7 +285,6 @@ impl KvStore for CpuKv {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Outputs;
 
     fn store(capacity: usize) -> CpuKv {
         let layer = LayerKv { kv_heads: 2, head_dim: 8, window: None };
@@ -244,6 +331,34 @@ mod tests {
         let usage = kv.usage();
         assert_eq!(usage.used_tokens, 0);
         assert!(usage.bytes <= IDLE_BLOCKS * kv.block_elements * 2, "{usage:?}");
+    }
+
+    #[test]
+    fn an_exported_block_imports_to_the_same_pages_and_a_wrong_one_changes_nothing() {
+        let mut kv = store(1024);
+        let (from, to) = (kv.open(), kv.open());
+        let (width, total) = (16, PAGE_TOKENS + 9);
+        let keys: Vec<f32> = (0..total * width).map(|i| (i % 509) as f32 / 8.0).collect();
+        let values: Vec<f32> = keys.iter().map(|key| 1.0 - key).collect();
+        let whole = row(from, 0, total);
+        kv.extend(&[whole]).unwrap();
+        for layer in 0..3 {
+            let place = kv.layer(layer).unwrap();
+            kv.write(place, &whole, &keys, &values).unwrap();
+        }
+        for range in [0..5, 5..PAGE_TOKENS + 2, PAGE_TOKENS + 2..total] {
+            let block = kv.export(from, range).unwrap();
+            assert!(kv.import(from, &block).is_err(), "it does not follow what the sequence holds");
+            kv.import(to, &block).unwrap();
+        }
+        assert_eq!(kv.export(to, 0..total).unwrap(), kv.export(from, 0..total).unwrap());
+        let mut damaged = kv.export(from, 0..4).unwrap();
+        damaged.layers[1].keys.parts[0].pop();
+        let slot = kv.open();
+        let message = kv.import(slot, &damaged).unwrap_err().to_string();
+        assert!(message.contains("layer 1") && message.contains("damaged"), "{message}");
+        assert_eq!(kv.length(slot).unwrap(), 0);
+        assert!(kv.export(from, 3..total + 1).is_err());
     }
 
     #[test]

@@ -6,18 +6,27 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{inbox::Submission, output::Output, plan::View};
 use crate::{
-    EngineText, FinishReason, GenerationEvent, Slot, StepModelError, Usage,
+    EngineText, FinishReason, GenerationEvent, RowOutput, RowTokens, Slot, StepModelError, Usage,
     samplers::{Chosen, Sampler, Scratch},
 };
 
+/// What the model gives for a token that it could not choose.
+const NO_TOKEN: u32 = u32::MAX;
+
 /// A request that runs.
 pub(super) struct Sequence {
+    /// Its number, which stays while indices move.
+    pub(super) number: u64,
     events: UnboundedSender<GenerationEvent>,
     sampler: Sampler,
     output: Output,
-    /// Prompt and generated tokens. The KV store holds the first `held` of them.
+    /// Prompt and generated tokens, as far as they are known.
     history: Vec<u32>,
+    /// How many tokens the KV store holds once the submitted steps are through: all of the history and, where steps run
+    /// ahead, tokens that the model chose and nobody has seen yet.
     held: usize,
+    /// Submitted rows whose next token was not collected yet.
+    awaited: usize,
     prompt_tokens: usize,
     /// The place in the KV store, while it has one.
     pub(super) slot: Option<Slot>,
@@ -26,7 +35,6 @@ pub(super) struct Sequence {
     generated: usize,
     end_of_sequence: Vec<u32>,
     top_logprobs: Option<usize>,
-    chosen: Option<Result<Chosen, StepModelError>>,
     submitted: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
@@ -43,16 +51,18 @@ pub(super) enum Progress {
 }
 
 impl Sequence {
-    pub(super) fn new(submission: Submission, text: &EngineText) -> Self {
+    pub(super) fn new(number: u64, submission: Submission, text: &EngineText) -> Self {
         let Submission { request, limit, events, submitted } = submission;
         let output =
             Output::new((text.detokenizer)(request.show_special_tokens), &request.stop, request.top_logprobs.is_some());
         let sampler = Sampler::new(request.sampling, &request.prompt, text.xtc_exempt.clone());
         let sequence = Self {
+            number,
             events,
             sampler,
             output,
             held: 0,
+            awaited: 0,
             prompt_tokens: request.prompt.len(),
             history: request.prompt,
             slot: None,
@@ -60,7 +70,6 @@ impl Sequence {
             generated: 0,
             end_of_sequence: if request.ignore_eos { Vec::new() } else { text.end_of_sequence.clone() },
             top_logprobs: request.top_logprobs,
-            chosen: None,
             submitted,
             started: None,
             first_token: None,
@@ -71,12 +80,44 @@ impl Sequence {
     }
 
     pub(super) fn view(&self) -> View {
-        View { held: self.held, pending: self.history.len() - self.held }
+        let known = self.history.len();
+        // The token that follows may have been chosen without being known; it is worth a step unless it is the last.
+        let unseen = (known + self.awaited).saturating_sub(self.held);
+        let pending = match known.checked_sub(self.held).filter(|known| *known > 0) {
+            // What was set back waits for its tokens in work before it begins anew.
+            Some(_) if self.awaited > 0 => 0,
+            Some(known) => known,
+            None => usize::from(unseen > 0 && self.leaves_choice() && self.generated + self.awaited < self.limit),
+        };
+        View { held: self.held, pending }
     }
 
     /// The next `count` tokens to process.
-    pub(super) fn pending(&self, count: usize) -> &[u32] {
-        &self.history[self.held..self.held + count]
+    pub(super) fn pending(&self, count: usize) -> RowTokens<'_> {
+        match self.history.get(self.held..self.held + count) {
+            Some(tokens) => RowTokens::Known(tokens),
+            None => RowTokens::Chosen,
+        }
+    }
+
+    /// Whether the model can choose this request's tokens itself, if it is able to choose any.
+    pub(super) fn leaves_choice(&self) -> bool {
+        self.sampler.can_leave_choice()
+    }
+
+    /// What a row wants after its last token, if it wants anything.
+    pub(super) fn output(&mut self, model_chooses: bool) -> RowOutput {
+        match if model_chooses { self.sampler.draw() } else { None } {
+            Some(draw) => RowOutput::Token { draw, logits: self.top_logprobs.is_some() },
+            None => RowOutput::Logits,
+        }
+    }
+
+    /// Notes that a step with `count` of its tokens was submitted. Returns how many are held then.
+    pub(super) fn submitted(&mut self, count: usize, wants_token: bool) -> usize {
+        self.held += count;
+        self.awaited += usize::from(wants_token);
+        self.held
     }
 
     /// Whether nobody waits for the answer any more.
@@ -88,7 +129,7 @@ impl Sequence {
         self.generated
     }
 
-    pub(super) fn submitted(&self) -> Instant {
+    pub(super) fn submitted_at(&self) -> Instant {
         self.submitted
     }
 
@@ -103,25 +144,41 @@ impl Sequence {
         self.started.get_or_insert(now);
     }
 
-    /// Chooses the next token from the logits that follow its last token.
-    pub(super) fn choose(&mut self, logits: &mut [f32], scratch: &mut Scratch) {
-        self.chosen = Some(self.sampler.choose(logits, self.top_logprobs, scratch));
+    /// Chooses the next token from the logits that follow the last one, or takes the one that the model chose.
+    pub(super) fn choose(
+        &mut self,
+        token: Option<u32>,
+        logits: Option<&mut [f32]>,
+        scratch: &mut Scratch,
+    ) -> Result<Chosen, StepModelError> {
+        match (token, logits) {
+            (Some(NO_TOKEN), _) => Err(StepModelError::InvalidLogits("NaN, or none is finite")),
+            (Some(token), logits) => {
+                let report = |(logits, count): (&mut [f32], usize)| Sampler::report(logits, token, count, scratch);
+                Ok(Chosen { token, logprob: logits.zip(self.top_logprobs).map(report).transpose()? })
+            }
+            (None, Some(logits)) => self.sampler.choose(logits, self.top_logprobs, scratch),
+            (None, None) => Err(StepModelError::Compute("the model gave nothing for a row that wanted a token".into())),
+        }
     }
 
-    /// Notes that a step processed `count` of its tokens, and goes on with the token it chose.
-    pub(super) fn advance(&mut self, count: usize, now: Instant) -> Progress {
-        self.held += count;
+    /// Notes that a step is through which left `held` tokens in the KV store, and goes on with the token that it gave, if
+    /// it was to give one.
+    pub(super) fn collected(
+        &mut self,
+        held: usize,
+        chosen: Option<Result<Chosen, StepModelError>>,
+        now: Instant,
+    ) -> Progress {
         // A request that was set back goes over its tokens again, but its prompt was done before.
         if self.generated == 0 {
-            self.send(GenerationEvent::Prefill { done: self.held, total: self.prompt_tokens });
+            self.send(GenerationEvent::Prefill { done: held, total: self.prompt_tokens });
         }
-        if self.held < self.history.len() {
-            return Progress::Continues;
-        }
-        match self.chosen.take() {
-            Some(Ok(chosen)) => self.accept(chosen, now),
-            Some(Err(error)) => failed(error),
-            None => failed(StepModelError::Compute("the model gave no logits for a row that wanted them".into())),
+        let Some(chosen) = chosen else { return Progress::Continues };
+        self.awaited = self.awaited.saturating_sub(1);
+        match chosen {
+            Ok(chosen) => self.accept(chosen, now),
+            Err(error) => failed(error),
         }
     }
 

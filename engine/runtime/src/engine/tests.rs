@@ -1,5 +1,6 @@
 //! The engine from outside, against a scripted model.
 
+mod ahead;
 mod complaints;
 mod faults;
 mod lifetime;

@@ -1,7 +1,12 @@
 //! The engine thread: takes requests, plans steps, runs them, and outlives every fault in them.
+//!
+//! A model that [runs ahead](StepModel::runs_ahead) is given the next step before the one before it is collected, so that
+//! it never waits for this thread. The tokens between the two are known to the model alone. Where a token must be chosen
+//! here, the step before is collected first.
 
 use std::{
     any::Any,
+    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Instant,
@@ -10,13 +15,37 @@ use std::{
 use super::{
     EngineHealth,
     inbox::{Arrival, Inbox, Submission},
-    plan::{PlannedRow, StepPlan, View, plan_step},
+    plan::{Limits, PlannedRow, StepPlan, View, plan_step},
     sequence::{Progress, Sequence},
 };
-use crate::{EngineText, GenerationEvent, Slot, StepModel, StepModelError, StepRow, samplers::Scratch};
+use crate::{
+    EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    samplers::{Chosen, Scratch},
+};
+
+/// How many steps may be submitted and not collected while the next one is planned.
+const AHEAD: usize = 1;
 
 /// A request's index and its last event.
 type Ending = (usize, GenerationEvent);
+
+/// A step in work.
+struct Submitted {
+    rows: Vec<SubmittedRow>,
+    /// Whether a token must be chosen on this thread before the next step can be planned.
+    needs_choice: bool,
+}
+
+/// One request's row of a step in work.
+struct SubmittedRow {
+    /// The request's number.
+    sequence: u64,
+    /// Its tokens in the step.
+    tokens: usize,
+    /// Its tokens in the KV store once the step is through.
+    held: usize,
+    wants_token: bool,
+}
 
 /// The thread's own state. The model lives and dies here.
 pub(super) struct Worker<M: StepModel> {
@@ -26,8 +55,11 @@ pub(super) struct Worker<M: StepModel> {
     max_concurrent: usize,
     /// The requests that run, oldest first.
     sequences: Vec<Sequence>,
+    /// The number of the next request.
+    next_number: u64,
+    /// Steps in work, oldest first.
+    submitted: VecDeque<Submitted>,
     views: Vec<View>,
-    tokens: Vec<u32>,
     scratch: Scratch,
 }
 
@@ -39,8 +71,9 @@ impl<M: StepModel> Worker<M> {
             text,
             max_concurrent,
             sequences: Vec::new(),
+            next_number: 0,
+            submitted: VecDeque::new(),
             views: Vec::new(),
-            tokens: Vec::new(),
             scratch: Scratch::default(),
         }
     }
@@ -52,7 +85,7 @@ impl<M: StepModel> Worker<M> {
             if let Some(reason) = self.admit() {
                 break reason;
             }
-            if !self.sequences.is_empty() {
+            if !self.is_idle() {
                 self.step();
             }
         };
@@ -71,7 +104,7 @@ impl<M: StepModel> Worker<M> {
     /// Takes waiting requests while places are free; sleeps while there is nothing to do. Returns why to stop, if so.
     fn admit(&mut self) -> Option<String> {
         while self.sequences.len() < self.max_concurrent {
-            match self.inbox.take(self.sequences.is_empty()) {
+            match self.inbox.take(self.is_idle()) {
                 Arrival::Request(submission) => self.begin(submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
@@ -80,10 +113,16 @@ impl<M: StepModel> Worker<M> {
         self.inbox.stop_reason()
     }
 
+    fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.submitted.is_empty()
+    }
+
     fn begin(&mut self, submission: Submission) {
         let events = submission.events.clone();
         let text = &self.text;
-        match catch_unwind(AssertUnwindSafe(|| Sequence::new(submission, text))) {
+        self.next_number += 1;
+        let number = self.next_number;
+        match catch_unwind(AssertUnwindSafe(|| Sequence::new(number, submission, text))) {
             Ok(sequence) => self.sequences.push(sequence),
             Err(panic) => {
                 let active = self.sequences.len();
@@ -105,28 +144,129 @@ impl<M: StepModel> Worker<M> {
         }
     }
 
+    /// Submits the next step, if there is one, and collects what need not be in work any longer.
     fn step(&mut self) {
+        while self.submitted.iter().any(|step| step.needs_choice) {
+            self.collect();
+        }
+        let most = if self.submit() && self.model.runs_ahead() { AHEAD } else { 0 };
+        while self.submitted.len() > most {
+            self.collect();
+        }
+    }
+
+    /// Plans and submits a step. Returns whether one was submitted.
+    fn submit(&mut self) -> bool {
         self.views.clear();
         self.views.extend(self.sequences.iter().map(Sequence::view));
-        let StepPlan { set_back, rows } = plan_step(&self.views, self.model.prefill_chunk(), self.model.kv_budget());
+        let limits = Limits {
+            chunk: self.model.prefill_chunk(),
+            budget: self.model.kv_budget(),
+            splits_last_token: self.model.splits_last_token(),
+        };
+        let StepPlan { set_back, rows } = plan_step(&self.views, &limits);
         for index in set_back {
             if let Some(slot) = self.sequences[index].set_back() {
                 self.close(slot);
             }
         }
-        let (rows, mut ended) = self.open_slots(rows);
+        let (rows, ended) = self.open_slots(rows);
         let now = Instant::now();
         for row in &rows {
             self.sequences[row.sequence].begin(now);
         }
-        match self.run_model(&rows) {
-            Ok(()) => ended.extend(self.advance(&rows)),
+        let submitted = match self.submit_rows(&rows) {
+            Ok(submitted) => submitted,
             Err(error) => {
-                tracing::error!(%error, rows = rows.len(), "a step failed; its requests are given up");
-                self.note_failed_step(&error);
-                ended.extend(rows.iter().map(|row| (row.sequence, GenerationEvent::Failed(error.clone()))));
+                let numbers: Vec<u64> = rows.iter().map(|row| self.sequences[row.sequence].number).collect();
+                self.end_all(ended);
+                // What was computed before still belongs to the requests.
+                while !self.submitted.is_empty() {
+                    self.collect();
+                }
+                self.fail(&numbers, &error);
+                return false;
+            }
+        };
+        self.end_all(ended);
+        submitted
+    }
+
+    fn submit_rows(&mut self, rows: &[PlannedRow]) -> Result<bool, StepModelError> {
+        if rows.is_empty() {
+            return Ok(false);
+        }
+        // A step in which some tokens are chosen here and some by the model would have to be waited for anyway.
+        let model_chooses =
+            self.model.runs_ahead() && rows.iter().all(|row| self.sequences[row.sequence].leaves_choice());
+        let outputs: Vec<RowOutput> = rows
+            .iter()
+            .map(|row| match row.wants_logits {
+                true => self.sequences[row.sequence].output(model_chooses),
+                false => RowOutput::None,
+            })
+            .collect();
+        let mut step_rows = Vec::with_capacity(rows.len());
+        for (row, &output) in rows.iter().zip(&outputs) {
+            let sequence = &self.sequences[row.sequence];
+            let slot = sequence.slot.ok_or_else(|| StepModelError::Compute("a row of the step has no slot".into()))?;
+            step_rows.push(StepRow { slot, tokens: sequence.pending(row.tokens), output });
+        }
+        let model = &mut self.model;
+        catch_unwind(AssertUnwindSafe(|| model.submit(&step_rows))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        let mut submitted = Vec::with_capacity(rows.len());
+        for row in rows {
+            let sequence = &mut self.sequences[row.sequence];
+            let held = sequence.submitted(row.tokens, row.wants_logits);
+            submitted.push(SubmittedRow {
+                sequence: sequence.number,
+                tokens: row.tokens,
+                held,
+                wants_token: row.wants_logits,
+            });
+        }
+        let needs_choice = outputs.iter().any(|output| matches!(output, RowOutput::Logits));
+        self.submitted.push_back(Submitted { rows: submitted, needs_choice });
+        Ok(true)
+    }
+
+    /// Waits for the oldest step in work and carries its requests on.
+    fn collect(&mut self) {
+        let Some(step) = self.submitted.pop_front() else { return };
+        let mut chosen: Vec<Option<Result<Chosen, StepModelError>>> = step.rows.iter().map(|_| None).collect();
+        let (model, sequences, scratch) = (&mut self.model, &mut self.sequences, &mut self.scratch);
+        let collected = catch_unwind(AssertUnwindSafe(|| {
+            model.collect(&mut |result| {
+                // A request that ended meanwhile has no use for it.
+                let row = step.rows.get(result.row);
+                let sequence = row.and_then(|row| sequences.iter_mut().find(|other| other.number == row.sequence));
+                if let (Some(sequence), Some(place)) = (sequence, chosen.get_mut(result.row)) {
+                    *place = Some(sequence.choose(result.token, result.logits, scratch));
+                }
+            })
+        }))
+        .unwrap_or_else(|panic| Err(panicked(&*panic)));
+        match collected {
+            Ok(()) => {
+                let ended = self.advance(&step.rows, chosen);
+                self.end_all(ended);
+            }
+            Err(error) => {
+                let numbers: Vec<u64> = step.rows.iter().map(|row| row.sequence).collect();
+                self.fail(&numbers, &error);
             }
         }
+    }
+
+    /// A step failed: its requests are given up.
+    fn fail(&mut self, numbers: &[u64], error: &StepModelError) {
+        tracing::error!(%error, rows = numbers.len(), "a step failed; its requests are given up");
+        self.note_failed_step(error);
+        let failed = self.sequences.iter().enumerate().filter(|(_, sequence)| numbers.contains(&sequence.number));
+        self.end_all(failed.map(|(index, _)| (index, GenerationEvent::Failed(error.clone()))).collect());
+    }
+
+    fn end_all(&mut self, mut ended: Vec<Ending>) {
         // From the back, so that the indices stay right.
         ended.sort_unstable_by_key(|&(index, _)| std::cmp::Reverse(index));
         for (index, event) in ended {
@@ -159,54 +299,34 @@ impl<M: StepModel> Worker<M> {
         (rows, ended)
     }
 
-    fn run_model(&mut self, rows: &[PlannedRow]) -> Result<(), StepModelError> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        // The tokens are copied so that the requests are free to choose their next ones during the step.
-        self.tokens.clear();
-        for row in rows {
-            self.tokens.extend_from_slice(self.sequences[row.sequence].pending(row.tokens));
-        }
-        let mut rest = self.tokens.as_slice();
-        let mut step_rows = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (tokens, after) = rest.split_at(row.tokens);
-            rest = after;
-            let slot = self.sequences[row.sequence]
-                .slot
-                .ok_or_else(|| StepModelError::Compute("a row of the step has no slot".into()))?;
-            step_rows.push(StepRow { slot, tokens, wants_logits: row.wants_logits });
-        }
-        let (model, sequences, scratch) = (&mut self.model, &mut self.sequences, &mut self.scratch);
-        catch_unwind(AssertUnwindSafe(|| {
-            model.step(&step_rows, &mut |row, logits| {
-                if let Some(row) = rows.get(row) {
-                    sequences[row.sequence].choose(logits, scratch);
-                }
-            })
-        }))
-        .unwrap_or_else(|panic| Err(panicked(&*panic)))
-    }
-
-    /// Carries the step's requests on. Returns those that ended.
-    fn advance(&mut self, rows: &[PlannedRow]) -> Vec<Ending> {
+    /// Carries a step's requests on. Returns those that ended.
+    fn advance(&mut self, rows: &[SubmittedRow], chosen: Vec<Option<Result<Chosen, StepModelError>>>) -> Vec<Ending> {
         let now = Instant::now();
         let (mut prompt_tokens, mut generated_tokens) = (0, 0);
         let mut ended = Vec::new();
-        for row in rows {
-            let sequence = &mut self.sequences[row.sequence];
+        for (row, chosen) in rows.iter().zip(chosen) {
+            let Some(index) = self.sequences.iter().position(|sequence| sequence.number == row.sequence) else {
+                continue;
+            };
+            let sequence = &mut self.sequences[index];
             let before = sequence.generated();
             if before == 0 {
                 prompt_tokens += row.tokens as u64;
             }
+            let chosen = match chosen {
+                None if row.wants_token => {
+                    let message = "the model gave no logits for a row that wanted them";
+                    Some(Err(StepModelError::Compute(message.into())))
+                }
+                chosen => chosen,
+            };
             // The tokenizer works in here; a panic of its must not reach the others.
-            let progress = catch_unwind(AssertUnwindSafe(|| sequence.advance(row.tokens, now)))
+            let progress = catch_unwind(AssertUnwindSafe(|| sequence.collected(row.held, chosen, now)))
                 .unwrap_or_else(|panic| Progress::Ended(GenerationEvent::Failed(panicked(&*panic))));
-            if let Progress::Ended(event) = progress {
-                ended.push((row.sequence, event));
-            }
             generated_tokens += (sequence.generated() - before) as u64;
+            if let Progress::Ended(event) = progress {
+                ended.push((index, event));
+            }
         }
         self.inbox.update(|status| {
             status.prompt_tokens += prompt_tokens;
@@ -231,7 +351,7 @@ impl<M: StepModel> Worker<M> {
         let sequence = self.free(index);
         match event {
             GenerationEvent::Failed(_) => self.inbox.update(|status| status.failed += 1),
-            _ => self.inbox.note_finished(sequence.submitted().elapsed()),
+            _ => self.inbox.note_finished(sequence.submitted_at().elapsed()),
         }
         sequence.send(event);
     }

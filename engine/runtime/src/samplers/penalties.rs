@@ -36,6 +36,11 @@ impl Penalties {
         }
     }
 
+    /// Whether none of them is in use.
+    pub(super) fn are_off(&self) -> bool {
+        self.repetition.is_none() && self.presence.is_none() && self.frequency.is_none()
+    }
+
     /// Notes the token that was appended to `history`.
     pub(super) fn accept(&mut self, history: &[u32]) {
         for (_, window) in [&mut self.repetition, &mut self.presence, &mut self.frequency].into_iter().flatten() {

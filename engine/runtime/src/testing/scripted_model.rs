@@ -1,7 +1,7 @@
 //! A model whose output a test decides.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{BYTE_EOS, BYTE_VOCABULARY};
-use crate::{KvBudget, Slot, StepModel, StepModelError, StepRow};
+use crate::{KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 
 /// What comes next in a sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +36,13 @@ pub struct ScriptedModel {
     delay: Duration,
     error_at: Option<usize>,
     panic_at: Option<usize>,
+    splits_last_token: bool,
+    runs_ahead: bool,
     steps: usize,
+    /// The token chosen last for each slot.
+    chosen: HashMap<Slot, u32>,
+    /// What steps that were not collected yet gave for their rows.
+    submitted: VecDeque<Vec<(usize, Option<u32>, Option<Vec<f32>>)>>,
     probe: Probe,
     _note: DropNote,
 }
@@ -64,6 +70,7 @@ struct Counts {
     tokens: AtomicUsize,
     widest: AtomicUsize,
     dropped: AtomicUsize,
+    ahead: AtomicUsize,
 }
 
 impl Probe {
@@ -97,6 +104,12 @@ impl Probe {
         self.counts.widest.load(SeqCst)
     }
 
+    /// Steps that were submitted while another one was not collected yet.
+    #[must_use]
+    pub fn steps_ahead(&self) -> usize {
+        self.counts.ahead.load(SeqCst)
+    }
+
     /// Whether the model was dropped.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
@@ -120,7 +133,11 @@ impl ScriptedModel {
             delay: Duration::ZERO,
             error_at: None,
             panic_at: None,
+            splits_last_token: false,
+            runs_ahead: false,
             steps: 0,
+            chosen: HashMap::new(),
+            submitted: VecDeque::new(),
             _note: DropNote(probe.clone()),
             probe,
         }
@@ -191,6 +208,19 @@ impl ScriptedModel {
         Self { budget, ..self }
     }
 
+    /// Lets the model choose tokens itself and take a step before the one before was collected. It chooses greedily
+    /// whatever it is asked.
+    #[must_use]
+    pub fn runs_ahead(self) -> Self {
+        Self { runs_ahead: true, ..self }
+    }
+
+    /// Makes a prompt's last token a step of its own.
+    #[must_use]
+    pub fn splits_last_token(self) -> Self {
+        Self { splits_last_token: true, ..self }
+    }
+
     /// Makes every step take this long.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
@@ -237,6 +267,14 @@ impl StepModel for ScriptedModel {
         self.budget
     }
 
+    fn splits_last_token(&self) -> bool {
+        self.splits_last_token
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.runs_ahead
+    }
+
     fn open(&mut self) -> Result<Slot, StepModelError> {
         let slot = Slot(self.next_slot);
         self.next_slot += 1;
@@ -248,15 +286,19 @@ impl StepModel for ScriptedModel {
 
     fn close(&mut self, slot: Slot) {
         self.sequences.remove(&slot);
+        self.chosen.remove(&slot);
         self.probe.counts.open.store(self.sequences.len(), SeqCst);
     }
 
     #[allow(clippy::panic, reason = "panicking on demand is what a test asks of it")]
-    fn step(&mut self, rows: &[StepRow<'_>], logits: &mut dyn FnMut(usize, &mut [f32])) -> Result<(), StepModelError> {
+    fn submit(&mut self, rows: &[StepRow<'_>]) -> Result<(), StepModelError> {
         let step = self.steps;
         self.steps += 1;
         self.probe.counts.steps.fetch_add(1, SeqCst);
         self.probe.counts.widest.fetch_max(rows.len(), SeqCst);
+        if !self.submitted.is_empty() {
+            self.probe.counts.ahead.fetch_add(1, SeqCst);
+        }
         if self.delay > Duration::ZERO {
             std::thread::sleep(self.delay);
         }
@@ -267,23 +309,32 @@ impl StepModel for ScriptedModel {
             return Err(StepModelError::Compute(format!("scripted failure at step {step}")));
         }
         for row in rows {
+            let chosen = self.chosen.get(&row.slot).copied();
+            let tokens = match (&row.tokens, &chosen) {
+                (RowTokens::Known(tokens), _) => tokens,
+                (RowTokens::Chosen, Some(token)) => std::slice::from_ref(token),
+                (RowTokens::Chosen, None) => {
+                    return Err(StepModelError::Compute(format!("nothing was chosen for slot {}", row.slot.0)));
+                }
+            };
             let sequence = self
                 .sequences
                 .get_mut(&row.slot)
                 .ok_or_else(|| StepModelError::Compute(format!("slot {} is not open", row.slot.0)))?;
-            if row.tokens.is_empty() || sequence.len() + row.tokens.len() > self.context_length {
-                let message = format!("{} tokens do not follow {}", row.tokens.len(), sequence.len());
+            if tokens.is_empty() || sequence.len() + tokens.len() > self.context_length {
+                let message = format!("{} tokens do not follow {}", tokens.len(), sequence.len());
                 return Err(StepModelError::Compute(message));
             }
-            sequence.extend_from_slice(row.tokens);
-            self.probe.counts.tokens.fetch_add(row.tokens.len(), SeqCst);
+            sequence.extend_from_slice(tokens);
+            self.probe.counts.tokens.fetch_add(tokens.len(), SeqCst);
         }
         let used = self.used();
         if used > self.budget.capacity {
             return Err(StepModelError::KvFull { used, capacity: self.budget.capacity });
         }
-        for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.wants_logits) {
-            let mut values = match (self.script)(&self.sequences[&row.slot]) {
+        let mut results = Vec::new();
+        for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.output != RowOutput::None) {
+            let mut logits = match (self.script)(&self.sequences[&row.slot]) {
                 Next::Logits(values) => values,
                 Next::Token(token) => {
                     let mut values = vec![0.0; self.vocabulary_size];
@@ -291,11 +342,35 @@ impl StepModel for ScriptedModel {
                     values
                 }
             };
-            values.resize(self.vocabulary_size, f32::NEG_INFINITY);
-            logits(index, &mut values);
+            logits.resize(self.vocabulary_size, f32::NEG_INFINITY);
+            results.push(match row.output {
+                RowOutput::Token { draw: _, logits: wants_logits } => {
+                    let token = greatest(&logits);
+                    self.chosen.insert(row.slot, token);
+                    (index, Some(token), wants_logits.then_some(logits))
+                }
+                RowOutput::Logits | RowOutput::None => (index, None, Some(logits)),
+            });
+        }
+        self.submitted.push_back(results);
+        Ok(())
+    }
+
+    fn collect(&mut self, result: &mut dyn FnMut(RowResult<'_>)) -> Result<(), StepModelError> {
+        for (row, token, mut logits) in self.submitted.pop_front().unwrap_or_default() {
+            result(RowResult { row, token, logits: logits.as_deref_mut() });
         }
         Ok(())
     }
+}
+
+/// The token of the greatest logit, or what stands for none.
+fn greatest(logits: &[f32]) -> u32 {
+    if logits.iter().any(|logit| logit.is_nan()) {
+        return u32::MAX;
+    }
+    let best = logits.iter().enumerate().rev().max_by(|a, b| a.1.total_cmp(b.1));
+    best.map_or(u32::MAX, |(token, _)| token as u32)
 }
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014).

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use linnet_library::Store;
-use linnet_runtime::EngineOptions;
+use linnet_runtime::{BackendChoice, EngineOptions};
 use serde::Serialize;
 
 use super::measure::{Bench, Figure};
@@ -31,7 +31,10 @@ pub(crate) struct LocalArguments {
     /// Numbers of answers at once
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1])]
     streams: Vec<usize>,
-    /// Numbers of threads [default: one per physical core]
+    /// What computes: cpu or mlx [default: mlx on Apple silicon, else cpu]
+    #[arg(long, value_name = "NAME")]
+    backend: Option<BackendChoice>,
+    /// Numbers of threads, with the cpu backend [default: one per physical core]
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     threads: Vec<u16>,
     /// How often each figure is taken
@@ -40,6 +43,9 @@ pub(crate) struct LocalArguments {
     /// Compute with 32-bit floats throughout instead of 15-bit activations
     #[arg(long)]
     exact: bool,
+    /// Hold keys and values in 4 or 8 bits, with the mlx backend
+    #[arg(long, value_name = "4|8", value_parser = models::kv_bits)]
+    kv_bits: Option<u32>,
     /// Print JSON, with every single run and facts about the machine
     #[arg(long)]
     json: bool,
@@ -51,6 +57,8 @@ struct Report {
     linnet: &'static str,
     model: String,
     quantization: Option<String>,
+    backend: &'static str,
+    kv_bits: Option<u32>,
     exact: bool,
     machine: Machine,
     /// The median of the first prefill figure.
@@ -68,17 +76,28 @@ pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
     let store = Store::from_environment()?;
     let entry = models::find(&store, arguments.model.as_deref())?;
     let machine = Machine::detect();
-    let default_threads = u16::try_from(machine.physical_cores).unwrap_or(u16::MAX);
-    let thread_counts = if arguments.threads.is_empty() { vec![default_threads] } else { arguments.threads.clone() };
+    let backend = arguments.backend.unwrap_or_default();
+    let thread_counts = match (backend, arguments.threads.as_slice()) {
+        (BackendChoice::Cpu, []) => vec![Some(u16::try_from(machine.physical_cores).unwrap_or(u16::MAX))],
+        // Not a choice there: MLX decides itself.
+        (BackendChoice::Mlx, []) => vec![None],
+        (_, counts) => counts.iter().copied().map(Some).collect(),
+    };
     let most_streams = streams.iter().copied().max().unwrap_or(1);
 
     let mut figures = Vec::new();
     for threads in thread_counts {
-        let run = RunArguments { threads: Some(threads), exact: arguments.exact, kv_tokens: None };
+        let run = RunArguments {
+            backend: Some(backend),
+            threads,
+            exact: arguments.exact,
+            kv_tokens: None,
+            kv_bits: arguments.kv_bits,
+        };
         let engine =
             EngineOptions { max_concurrent: most_streams, queue_limit: most_streams, ..EngineOptions::default() };
         let loaded = models::load(&entry, &run, engine)?;
-        let bench = Bench::new(&loaded.engine, usize::from(threads), *runs);
+        let bench = Bench::new(&loaded.engine, threads.map_or(1, usize::from), *runs);
         bench.warm_up()?;
         for length in prompt {
             figures.push(bench.prefill(*length)?);
@@ -94,6 +113,8 @@ pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
         linnet: env!("CARGO_PKG_VERSION"),
         model: entry.name,
         quantization: entry.quantization,
+        backend: backend.name(),
+        kv_bits: arguments.kv_bits,
         exact: arguments.exact,
         machine,
         prefill_tokens_per_second: first("prefill"),
@@ -111,9 +132,10 @@ pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
 fn describe(report: &Report) -> String {
     let machine = &report.machine;
     let heading = format!(
-        "{} ({}), {}, {} cores, {}",
+        "{} ({}), {} backend, {}, {} cores, {}",
         report.model,
         report.quantization.as_deref().unwrap_or("unknown precision"),
+        report.backend,
         machine.processor.as_deref().unwrap_or(&machine.system),
         machine.physical_cores,
         machine.instruction_set,

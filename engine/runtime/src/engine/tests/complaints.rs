@@ -103,7 +103,7 @@ fn a_stream_dropped_in_a_long_prefill_stops_it_at_the_next_chunk() {
 // Others: jundot/omlx 173, lmstudio-ai/lmstudio-bug-tracker 1504.
 #[test]
 fn a_request_larger_than_the_kv_store_gives_an_error_and_the_next_one_works() {
-    let budget = crate::KvBudget { capacity: 64, page: 16 };
+    let budget = crate::KvBudget { capacity: 64, page: 16, is_padded: false };
     let engine = start(ScriptedModel::says(5, "fine").kv_budget(budget));
     let error = engine.submit(request(&"x".repeat(65))).unwrap_err();
     assert_eq!(error, crate::SubmitError::ContextOverflow { prompt: 65, max_tokens: None, context: 64 });

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    EngineHealth, Slot, StepModel, StepRow, SubmitError,
+    EngineHealth, RowResult, Slot, StepModel, StepRow, SubmitError,
     testing::{BYTE_EOS, Next},
 };
 
@@ -97,11 +97,15 @@ impl StepModel for Rude {
         panic!("close");
     }
 
-    fn step(&mut self, rows: &[StepRow<'_>], logits: &mut dyn FnMut(usize, &mut [f32])) -> Result<(), StepModelError> {
+    fn submit(&mut self, _rows: &[StepRow<'_>]) -> Result<(), StepModelError> {
+        Ok(())
+    }
+
+    fn collect(&mut self, result: &mut dyn FnMut(RowResult<'_>)) -> Result<(), StepModelError> {
         // A row that does not exist must not matter.
-        logits(rows.len(), &mut []);
+        result(RowResult { row: 9, token: None, logits: Some(&mut []) });
         if !self.no_logits {
-            logits(0, &mut [0.0; 257]);
+            result(RowResult { row: 0, token: None, logits: Some(&mut [0.0; 257]) });
         }
         Ok(())
     }

@@ -112,7 +112,7 @@ fn a_long_prompt_does_not_hold_up_a_running_answer() {
 #[test]
 fn requests_that_outgrow_the_kv_store_together_still_all_finish_with_the_same_text() {
     let alone = start(ScriptedModel::noise());
-    let model = ScriptedModel::noise().kv_budget(KvBudget { capacity: 128, page: 16 });
+    let model = ScriptedModel::noise().kv_budget(KvBudget { capacity: 128, page: 16, is_padded: false });
     let probe = model.probe();
     let engine = start(model);
     let prompts = ["one", "the second", "a third prompt", "four"];

@@ -1,0 +1,65 @@
+//! Handing a decode step to the device piece by piece.
+//!
+//! MLX writes new keys and values into the arrays of the step before only where nothing else holds those arrays; else it
+//! copies them whole. A step that was just submitted holds them until the device is through with it. So a step that runs
+//! ahead is submitted in pieces of a few layers, each once the step before has left those layers behind: the device
+//! always has pieces of the earlier step to work on, and no cache is copied.
+
+use super::graph::{Graph, Result};
+use mlx_rs::Array;
+use std::cell::RefCell;
+
+/// Into how many pieces a step is cut.
+const PIECES: usize = 6;
+
+/// How many pieces the step before must be ahead: what a piece held is let go a moment after it is through.
+const LEAD: usize = 1;
+
+/// What the last step submitted.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// An array of the end of each piece.
+    last: RefCell<Vec<Array>>,
+}
+
+impl Pace {
+    /// Whether a step's array after layer `layer` of `layers` ends a piece. The last piece ends with the step's results.
+    pub(super) fn ends_piece(layer: usize, layers: usize) -> bool {
+        let length = layers.div_ceil(PIECES);
+        length > 0 && (layer + 1).is_multiple_of(length) && layer + 1 < layers
+    }
+
+    /// Submits a step: the ends of its pieces, then its results.
+    pub(super) fn submit(&self, graph: &Graph, ends: Vec<Array>, results: &[&Array]) -> Result<()> {
+        let last = self.last.take();
+        for (piece, end) in ends.iter().enumerate() {
+            if let Some(before) = last.get(piece + LEAD).or(last.last()) {
+                graph.eval(&[before])?;
+            }
+            graph.async_eval(&[end])?;
+        }
+        if let (Some(before), false) = (last.last(), ends.is_empty()) {
+            graph.eval(&[before])?;
+        }
+        graph.async_eval(results)?;
+        if !ends.is_empty() {
+            let results = results.first().map(|result| (*result).clone());
+            self.last.replace(ends.into_iter().chain(results).collect());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pace;
+
+    #[test]
+    fn pieces_are_of_equal_length_and_the_last_layer_ends_none() {
+        let ends = |layers| (0..layers).filter(|&layer| Pace::ends_piece(layer, layers)).collect::<Vec<_>>();
+        assert_eq!(ends(24), [3, 7, 11, 15, 19]);
+        assert_eq!(ends(32), [5, 11, 17, 23, 29]);
+        assert_eq!(ends(3), [0, 1]);
+        assert!(ends(1).is_empty() && ends(0).is_empty());
+    }
+}
