@@ -121,9 +121,9 @@ pub(super) fn import(kv: &mut MlxKv, slot: Slot, block: &KvBlock) -> Result<()> 
         let layer = shape.layers.iter().position(|layer| layer.window_number == Some(number));
         let tokens = layer.and_then(|layer| block.layers.get(layer)).map_or(0, |layer| layer.keys.tokens);
         if tokens < block.tokens {
-            // The window begins anew with what the block still had.
+            // The window begins anew with the latest of what the block still had.
             let left_padding = vec![0];
-            let offset = block.start + block.tokens;
+            let (offset, tokens) = (block.start + block.tokens, tokens.min(rotation.window));
             *rotation =
                 Rotation { offset, index: tokens, size: tokens, rotated: false, left_padding, ..rotation.clone() };
         } else if block.tokens == 1 {
