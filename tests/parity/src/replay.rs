@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use linnet_compute::{Backend, KvStore, Outputs, Row, Slot};
+use linnet_compute::{Backend, Draw, KvStore, Outputs, Row, Slot};
 use linnet_models::{LanguageModel, ModelError};
 use sha2::{Digest, Sha256};
 
@@ -78,13 +78,16 @@ pub fn replay<B: Backend>(
         let logits = model.forward(backend, &step, &mut kv)?;
         let mut next = None;
         if wanted {
-            let tokens = backend.argmax(&logits)?;
-            backend.submit(&tokens)?;
+            let tokens = backend.choose(&logits, &vec![Draw::Greedy; rows.len()])?;
+            backend.submit(&step, &mut kv, Some(&tokens), Some(&logits))?;
             let positions = rows.iter().map(|row| row.start + row.length - 1).collect();
             next = Some(Pending { call: index, logits, tokens, positions, scenario, fixture });
             for (&(sequence, _), &token) in call.rows.iter().zip(&call.tokens) {
                 sequences[sequence].push(token);
             }
+        } else {
+            backend.submit(&step, &mut kv, None, None)?;
+            backend.wait(&step, &mut kv)?;
         }
         if let Some(mismatch) = check(backend, std::mem::replace(&mut pending, next))? {
             return Ok(Some(mismatch));
