@@ -5,7 +5,7 @@ BUILD := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PYTHON ?= python3
 LINNET_MODEL ?= starter
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
-MLX_CRATES := -p linnet-compute -p linnet-parity
+MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
 .PHONY: help run test lint test-clients bench peers mlx fixtures gpu-pack setup-build setup-test setup-python
 .DEFAULT_GOAL := help
@@ -24,7 +24,7 @@ test: setup-test lint mlx ## Everything that has to pass: format, lints, unit te
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked
 	cargo clippy $(MLX_CRATES) --features mlx --all-targets --locked -- -D warnings
-	cargo test $(MLX_CRATES) --features mlx --locked
+	cargo test -p linnet-compute -p linnet-parity --features mlx --locked
 	$(MAKE) test-clients
 
 lint: setup-python ## File lengths, machine paths
