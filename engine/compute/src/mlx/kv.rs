@@ -286,7 +286,7 @@ impl MlxKv {
         let batch = &self.batches[index].batch;
         let same = batch.rows.len() == slots.len()
             && batch.rows.iter().zip(slots).all(|(row, slot)| row.is_open && row.slot == *slot)
-            && batch.lone == (slots.len() == 1 && !self.always_padded);
+            && batch.lone == (batch.can_be_lone() && !self.always_padded);
         same.then_some(index)
     }
 
@@ -317,22 +317,17 @@ impl MlxKv {
         }
         let new: Vec<Slot> = slots.iter().copied().filter(|slot| self.fresh.contains(slot)).collect();
         self.fresh.retain(|slot| !new.contains(slot));
-        let lone = slots.len() == 1 && !self.always_padded;
         if !new.is_empty() {
-            pieces.push(Batch::empty(&self.shape, &new, lone));
+            pieces.push(Batch::empty(&self.shape, &new));
         }
         let place = |batch: &Batch| batch.rows.first().and_then(|row| slots.iter().position(|slot| *slot == row.slot));
         pieces.sort_by_key(place);
         let mut pieces = pieces.into_iter();
-        let mut joined = pieces.next().unwrap_or_else(|| Batch::empty(&self.shape, &[], lone));
+        let mut joined = pieces.next().unwrap_or_else(|| Batch::empty(&self.shape, &[]));
         for piece in pieces {
             joined.extend(graph, piece, &self.shape)?;
         }
-        if lone {
-            joined.make_lone(graph, &self.shape)?;
-        } else {
-            joined.make_padded(graph, &self.shape)?;
-        }
+        joined.lone = joined.can_be_lone() && !self.always_padded;
         Ok(joined)
     }
 

@@ -16,10 +16,10 @@ pub(super) fn full(graph: &Graph, batch: &Batch, length: usize) -> Result<Mask> 
 }
 
 /// The mask of layers with a window, before they take in `length` places.
-pub(super) fn windowed(graph: &Graph, rotation: &Rotation, length: usize) -> Result<Mask> {
+pub(super) fn windowed(graph: &Graph, rotation: &Rotation, lone: bool, length: usize) -> Result<Mask> {
     let window = rotation.window;
     let offset = rotation.offset.min(window - 1);
-    if rotation.left_padding.is_empty() {
+    if lone {
         return Ok(match length {
             1 => Mask::None,
             _ if offset + length > window => Mask::Array(causal(graph, offset, length, Some(window), None)?),

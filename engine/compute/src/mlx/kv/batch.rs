@@ -3,8 +3,8 @@
 
 use super::{
     GROWTH, KvShape,
-    layer::{LayerStore, in_order},
-    rotation::{Order, Rotation, Write},
+    layer::LayerStore,
+    rotation::{Rotation, Write},
     stored::Stored,
 };
 use crate::{
@@ -43,14 +43,14 @@ pub(super) struct HeldRow {
 
 impl Batch {
     /// Rows that hold nothing yet.
-    pub(super) fn empty(shape: &KvShape, slots: &[Slot], lone: bool) -> Self {
+    pub(super) fn empty(shape: &KvShape, slots: &[Slot]) -> Self {
         Self {
             rows: slots.iter().map(|&slot| HeldRow { slot, length: 0, is_open: true }).collect(),
-            lone,
+            lone: false,
             generating_since: None,
             index: 0,
             left_padding: vec![0; slots.len()],
-            rotations: shape.windows.iter().map(|&window| Rotation::new(window, slots.len(), lone)).collect(),
+            rotations: shape.windows.iter().map(|&window| Rotation::new(window, slots.len())).collect(),
             layers: vec![LayerStore::default(); shape.layers.len()],
             right_padding: None,
         }
@@ -149,9 +149,7 @@ impl Batch {
             pick(&mut self.rows, keep);
             pick(&mut self.left_padding, keep);
             for rotation in &mut self.rotations {
-                if !rotation.left_padding.is_empty() {
-                    pick(&mut rotation.left_padding, keep);
-                }
+                pick(&mut rotation.left_padding, keep);
             }
         }
         let spare = self.left_padding.iter().copied().min().unwrap_or(0);
@@ -187,62 +185,15 @@ impl Batch {
         Ok(split)
     }
 
-    /// A lone row becomes a batch of one.
-    pub(super) fn make_padded(&mut self, graph: &Graph, shape: &KvShape) -> Result<()> {
-        if !std::mem::take(&mut self.lone) {
-            return Ok(());
-        }
-        for (number, rotation) in self.rotations.iter_mut().enumerate() {
-            let (order, ordered) = rotation.order();
-            let held = rotation.held();
-            for (layer, store) in shape.layers.iter().zip(&mut self.layers) {
-                if layer.window_number == Some(number) {
-                    store.map(|stored| {
-                        let stored = in_order(graph, stored, order)?;
-                        stored.cut(graph, ordered.saturating_sub(held), ordered)
-                    })?;
-                }
-            }
-            *rotation = Rotation {
-                offset: held,
-                index: held,
-                size: held,
-                rotated: false,
-                left_padding: vec![0],
-                ..rotation.clone()
-            };
-        }
-        Ok(())
-    }
-
-    /// A batch of one becomes a lone row.
-    pub(super) fn make_lone(&mut self, graph: &Graph, shape: &KvShape) -> Result<()> {
-        if std::mem::replace(&mut self.lone, true) {
-            return Ok(());
-        }
-        let length = self.longest();
-        for (number, rotation) in self.rotations.iter_mut().enumerate() {
-            let padding = rotation.left_padding.first().map_or(0, |&padding| padding.max(0) as usize);
-            let (order, stop) = match rotation.order() {
-                (Order::Rolled(index), _) => (Order::Rolled(index), rotation.window),
-                (_, _) => (Order::Kept, rotation.index),
-            };
-            for (layer, store) in shape.layers.iter().zip(&mut self.layers) {
-                if layer.window_number == Some(number) {
-                    store.map(|stored| in_order(graph, stored, order)?.cut(graph, padding, stop))?;
-                }
-            }
-            let size = stop - padding;
-            *rotation =
-                Rotation { offset: length, index: size, size, rotated: false, left_padding: Vec::new(), ..*rotation };
-        }
-        Ok(())
+    /// Whether this is one row without padding before it, which needs no mask.
+    pub(super) fn can_be_lone(&self) -> bool {
+        let windows = self.rotations.iter().flat_map(|rotation| &rotation.left_padding);
+        self.rows.len() == 1 && self.left_padding == [0] && windows.into_iter().all(|&padding| padding <= 0)
     }
 
     /// Takes over the rows of another batch. Both end at the same place afterwards.
     pub(super) fn extend(&mut self, graph: &Graph, mut other: Self, shape: &KvShape) -> Result<()> {
-        self.make_padded(graph, shape)?;
-        other.make_padded(graph, shape)?;
+        self.lone = false;
         if self.is_affine(shape) != other.is_affine(shape)
             && let Some(packing) = shape.packing
         {

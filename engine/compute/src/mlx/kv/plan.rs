@@ -138,7 +138,7 @@ impl MlxKv {
             let windows = batch
                 .rotations
                 .iter()
-                .map(|rotation| mask::windowed(&graph, rotation, length))
+                .map(|rotation| mask::windowed(&graph, rotation, batch.lone, length))
                 .collect::<Built<Vec<_>>>()?;
             Ok((offset, full, windows))
         };

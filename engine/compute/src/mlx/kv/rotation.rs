@@ -14,9 +14,9 @@ pub(in crate::mlx) struct Rotation {
     pub(in crate::mlx) index: usize,
     /// Tokens there is room for now.
     pub(in crate::mlx) size: usize,
-    /// Whether tokens wrap around. Kept by padded batches only.
+    /// Whether tokens wrap around.
     pub(in crate::mlx) rotated: bool,
-    /// Places before each row's first token; below zero once real tokens were dropped. Empty for a lone row.
+    /// Places before each row's first token; below zero once real tokens were dropped.
     pub(in crate::mlx) left_padding: Vec<i64>,
 }
 
@@ -57,37 +57,19 @@ pub(super) enum Order {
 }
 
 impl Rotation {
-    /// An empty window for `rows` rows; `lone` for a single one without padding.
-    pub(super) fn new(window: usize, rows: usize, lone: bool) -> Self {
-        let left_padding = if lone { Vec::new() } else { vec![0; rows] };
-        Self { window, offset: 0, index: 0, size: 0, rotated: false, left_padding }
-    }
-
-    fn is_lone(&self) -> bool {
-        self.left_padding.is_empty()
-    }
-
-    /// How many tokens it holds.
-    pub(super) fn held(&self) -> usize {
-        self.offset.min(self.window)
+    /// An empty window for `rows` rows.
+    pub(super) fn new(window: usize, rows: usize) -> Self {
+        Self { window, offset: 0, index: 0, size: 0, rotated: false, left_padding: vec![0; rows] }
     }
 
     /// The order of the tokens now, and how many there are in it.
     pub(super) fn order(&self) -> (Order, usize) {
-        if self.is_lone() {
-            if self.index == self.size {
-                (Order::Kept, self.size)
-            } else if self.index < self.offset {
-                (Order::Rolled(self.index), self.size)
-            } else {
-                (Order::Cut(self.index), self.index)
-            }
+        if self.index == self.size {
+            (Order::Kept, self.size)
         } else if self.rotated {
             (Order::Rolled(self.index), self.size)
-        } else if self.size > self.index {
-            (Order::Cut(self.index), self.index)
         } else {
-            (Order::Kept, self.size)
+            (Order::Cut(self.index), self.index)
         }
     }
 
@@ -179,23 +161,21 @@ mod tests {
     #[test]
     fn attention_always_sees_the_latest_window_and_each_token_once() {
         for window in [1, 4, 300] {
-            for lone in [true, false] {
-                let mut rotation = Rotation::new(window, 1, lone);
-                let mut held = Vec::new();
-                let mut position = 0;
-                for step in 0..700 {
-                    let length = [1, 1, 1, 5, 1, 2, 1, 1][step % 8];
-                    let positions: Vec<usize> = (position..position + length).collect();
-                    let write = rotation.advance(length);
-                    let mut seen = play(&mut held, &write, &positions);
-                    position += length;
-                    seen.sort_unstable();
-                    // The first of several new tokens sees `window - 1` tokens before itself.
-                    let least = position.saturating_sub(window + length - 1);
-                    assert_eq!(seen, (least..position).collect::<Vec<_>>(), "window {window}, step {step}");
-                    assert_eq!(rotation.offset, position);
-                    assert_eq!(rotation.size, held.len());
-                }
+            let mut rotation = Rotation::new(window, 1);
+            let mut held = Vec::new();
+            let mut position = 0;
+            for step in 0..700 {
+                let length = [1, 1, 1, 5, 1, 2, 1, 1][step % 8];
+                let positions: Vec<usize> = (position..position + length).collect();
+                let write = rotation.advance(length);
+                let mut seen = play(&mut held, &write, &positions);
+                position += length;
+                seen.sort_unstable();
+                // The first of several new tokens sees `window - 1` tokens before itself.
+                let least = position.saturating_sub(window + length - 1);
+                assert_eq!(seen, (least..position).collect::<Vec<_>>(), "window {window}, step {step}");
+                assert_eq!(rotation.offset, position);
+                assert_eq!(rotation.size, held.len());
             }
         }
     }

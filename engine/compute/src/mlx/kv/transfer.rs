@@ -121,9 +121,9 @@ pub(super) fn import(kv: &mut MlxKv, slot: Slot, block: &KvBlock) -> Result<()> 
         let layer = shape.layers.iter().position(|layer| layer.window_number == Some(number));
         let tokens = layer.and_then(|layer| block.layers.get(layer)).map_or(0, |layer| layer.keys.tokens);
         if tokens < block.tokens {
-            // The window begins anew with what the block still had.
-            let left_padding = rotation.left_padding.iter().map(|_| 0).collect();
-            let offset = if rotation.left_padding.is_empty() { block.start + block.tokens } else { tokens };
+            // The window begins anew with the latest of what the block still had.
+            let left_padding = vec![0];
+            let (offset, tokens) = (block.start + block.tokens, tokens.min(rotation.window));
             *rotation =
                 Rotation { offset, index: tokens, size: tokens, rotated: false, left_padding, ..rotation.clone() };
         } else if block.tokens == 1 {
@@ -174,7 +174,7 @@ fn read(kv: &MlxKv, block: &KvBlock) -> Result<Vec<(Stored, Stored)>> {
                 )));
             }
         }
-        // A window keeps its latest tokens.
+        // A window that begins anew keeps as many tokens as it sees.
         let most = if layer.keys.tokens < block.tokens { shape.window.unwrap_or(usize::MAX) } else { usize::MAX };
         arrays.push((to_stored(graph, &layer.keys, most)?, to_stored(graph, &layer.values, most)?));
     }
