@@ -8,7 +8,7 @@ LINNET_MODEL ?= starter
 BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
 
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
-MLX_CRATES := -p linnet-compute -p linnet-parity
+MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
 .PHONY: help run test lint check-macos link-macos test-arm test-clients bench peers mlx fixtures gpu-pack
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
@@ -28,7 +28,7 @@ test: setup-test lint mlx ## Everything that has to pass: format, lints, unit te
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked
 	cargo clippy $(MLX_CRATES) --features mlx --all-targets --locked -- -D warnings
-	cargo test $(MLX_CRATES) --features mlx --locked
+	cargo test -p linnet-compute -p linnet-parity --features mlx --locked
 	$(MAKE) check-macos
 	$(MAKE) test-clients
 

@@ -33,6 +33,14 @@ def find_packages(name: str) -> Path | None:
     return None
 
 
+def cuda_home() -> str | None:
+    """Where CUDA's headers are: MLX compiles its fused kernels with them at run time."""
+    nvidia = find_packages("nvidia")
+    candidates = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda",
+                  nvidia and nvidia / "cu13", nvidia and nvidia / "cuda_runtime"]
+    return next((str(home) for home in candidates if home and (Path(home) / "include" / "cuda_fp16.h").is_file()), None)
+
+
 class Machine:
     """The unpacked programs and the environment they run in."""
 
@@ -54,7 +62,10 @@ class Machine:
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
+            "MLX_PTX_CACHE_DIR": str(work / "ptx"),
         }
+        if home := cuda_home():
+            self.environment["CUDA_HOME"] = home
 
     @property
     def device(self) -> str:
@@ -85,6 +96,7 @@ def describe(machine: Machine) -> dict:
 
 def check(machine: Machine) -> bool:
     facts = describe(machine)
+    facts["cuda_home"] = machine.environment.get("CUDA_HOME")
     libraries = machine.run("ldd", machine.home / "site/mlx/lib/libmlx.so", machine.program("exact"))
     facts["missing_libraries"] = sorted({line.split()[0] for line in libraries.stdout.splitlines() if "not found" in line})
     probe = ("import mlx.core as mx, mlx_lm.generate; a = mx.random.normal((64, 64)); "
