@@ -7,8 +7,8 @@
   about.json   versions
 
 Nothing is looked for outside the folder but NVIDIA's own libraries, which run.py links in, and a C++ runtime.
-With --mlx cuda (the default) MLX's library keeps the code of one GPU architecture; --mlx cpu packs MLX's CPU build in the
-same layout, to try the whole path on a machine without a GPU.
+With --mlx cuda (the default) MLX's library keeps the code of one GPU architecture; --mlx cpu packs MLX's CPU build in
+the same layout, to try the whole path on a machine without a GPU.
 """
 
 import argparse
@@ -58,8 +58,6 @@ def unpack_site(wheels: list[Path], site: Path, architecture: int | None) -> Non
     if architecture is not None:
         sizes = thin(library, library, architecture)
         print(f"pack: kept sm_{architecture} of {', '.join(f'sm_{name}' for name in sorted(sizes))}")
-    # MLX's own headers serve those who write extensions; the other folders are compiled from at run time.
-    shutil.rmtree(site / "mlx" / "include" / "mlx", ignore_errors=True)
 
 
 def executable(name: str, *arguments: str) -> Path:
