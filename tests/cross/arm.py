@@ -15,7 +15,7 @@ COMPILER = "aarch64-linux-gnu-gcc"
 # Debian's cross compiler keeps its libraries here.
 EMULATOR = ["qemu-aarch64", "-cpu", "max", "-L", "/usr/aarch64-linux-gnu"]
 # The kernels keep their own level of optimization: it is the code of a release that is to be tested.
-PROFILE = {"profile.dev.debug": "false"}
+PROFILE = {"profile.dev.debug": "false", 'profile.dev.package."*".opt-level': "0"}
 
 
 def main() -> int:
