@@ -12,7 +12,7 @@ def rates(runs: list[dict], work: str, arm: str) -> dict[int, float]:
     """Tokens per second by round. For prefill the time to the first token counts, for decode what follows it."""
     found = {}
     for run in runs:
-        if run["work"] == work and run["arm"] == arm and run["round"] >= 0:
+        if run["work"] == work and run["arm"] == arm and run["round"] >= 0 and "repeat" not in run:
             decoded = len(run["tokens"]) - 1
             prefill = run["prompt_tokens"] / run["first_seconds"]
             found[run["round"]] = decoded / run["rest_seconds"] if decoded else prefill
@@ -23,7 +23,7 @@ def departures(runs: list[dict], work: str) -> list[int]:
     """For each round whose greedy tokens differ between the arms, the first step at which they do."""
     answers: dict[int, dict[str, list[int]]] = {}
     for run in runs:
-        if run["work"] == work:
+        if run["work"] == work and "repeat" not in run:
             answers.setdefault(run["round"], {})[run["arm"]] = run["tokens"]
     first = []
     for pair in answers.values():
@@ -31,6 +31,13 @@ def departures(runs: list[dict], work: str) -> list[int]:
         if ours != theirs:
             first.append(next((step for step, two in enumerate(zip(ours, theirs)) if two[0] != two[1]), len(ours)))
     return first
+
+
+def unsteady(runs: list[dict], work: str) -> list[str]:
+    """The arms whose tokens changed when they were asked the same again."""
+    first = {(run["arm"], run["round"]): run["tokens"] for run in runs if run["work"] == work and "repeat" not in run}
+    again = [run for run in runs if run["work"] == work and "repeat" in run]
+    return [run["arm"] for run in again if run["tokens"] != first[run["arm"], run["round"]]]
 
 
 def table(models: list[dict]) -> str:
@@ -46,6 +53,8 @@ def table(models: list[dict]) -> str:
             a, b = statistics.median(ours.values()), statistics.median(theirs.values())
             apart = departures(runs, work)
             same = "equal" if not apart else f"differ in {len(apart)} rounds, first at step {min(apart)}"
+            if changing := unsteady(runs, work):
+                same += f"; not repeated by {' and '.join(changing)}"
             spread = f"{min(pairs):.3f} to {max(pairs):.3f}"
             lines.append(f"| {work} | {a:,.0f} | {b:,.0f} | {a / b:.3f} | {spread} | {same} |")
         lines.append("")

@@ -144,3 +144,24 @@ LLAMA_RECIPES = [
 
 # Family -> (config every recipe starts from, recipes).
 FAMILIES = {"llama": (LLAMA, LLAMA_RECIPES)}
+
+# Full widths with few layers and a small vocabulary, for GPUs: kernels are chosen by size, and a graphics processor makes
+# these in a moment. Not committed; made where they are compared (make.py --device gpu).
+LONG = Scenario("long", [300], [300], None, 128)
+WIDE_BATCH = Scenario("batch", [5, 123, 60, 300], [40, 200, 30, 120], [0, 0, 3, 10], 2048)
+
+
+def wide(name: str, why: str, config: dict, quantization: dict | None) -> ExactRecipe:
+    return ExactRecipe(name, why, {"num_hidden_layers": 2, "vocab_size": 4096, "max_position_embeddings": 4096} | config,
+                       "bfloat16", quantization, scenarios=(ALONE, LONG, KV8_64, KV4_64, WIDE_BATCH))
+
+
+WIDTH_1B = {"hidden_size": 1536, "intermediate_size": 4608, "num_attention_heads": 16, "num_key_value_heads": 2,
+            "head_dim": 128}
+WIDTH_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "rope_theta": 500000.0}
+GPU_FAMILIES = {"llama-wide": (LLAMA, [
+    wide("1b-4bit", "the widths of MiniCPM5-1B", WIDTH_1B, affine(4, 64)),
+    wide("1b-dense", "the same, dense", WIDTH_1B, None),
+    wide("8b-4bit", "the widths of Llama 3 8B", WIDTH_8B, affine(4, 64)),
+])}

@@ -59,15 +59,21 @@ pub struct ExactFixture {
 }
 
 impl ExactFixture {
-    /// The committed fixtures of an architecture family, or those below the folder that the environment variable
+    /// The committed fixtures of all architecture families, or those below the folder that the environment variable
     /// `LINNET_EXACT_FIXTURES` names: the same suite against a reference that ran on another MLX build.
     ///
     /// # Errors
     /// When a fixture cannot be read, or there is none.
-    pub fn family(family: &str) -> Result<Vec<Self>, FixtureError> {
+    pub fn all() -> Result<Vec<Self>, FixtureError> {
         let root = std::env::var_os("LINNET_EXACT_FIXTURES")
             .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures-exact"), PathBuf::from);
-        crate::fixture::folders(&root.join(family))?.iter().map(|folder| Self::open(folder)).collect()
+        let mut fixtures = Vec::new();
+        for family in crate::fixture::folders(&root)? {
+            for folder in crate::fixture::folders(&family)? {
+                fixtures.push(Self::open(&folder)?);
+            }
+        }
+        Ok(fixtures)
     }
 
     /// Reads the fixture in `folder`.
@@ -99,10 +105,11 @@ impl ExactFixture {
         Ok(Self { folder: folder.to_owned(), model, scenarios, kept })
     }
 
-    /// The fixture's name: its folder's.
+    /// The fixture's name: FAMILY/NAME.
     #[must_use]
     pub fn name(&self) -> String {
-        self.folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+        let parts: Vec<_> = self.folder.iter().map(|part| part.to_string_lossy()).collect();
+        parts[parts.len().saturating_sub(2)..].join("/")
     }
 
     /// All rows of logits of a call, where they are kept whole.

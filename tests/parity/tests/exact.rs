@@ -22,7 +22,7 @@ fn fixtures() -> Vec<ExactFixture> {
         !ELSEWHERE || std::env::var_os("LINNET_EXACT_FIXTURES").is_some(),
         "make fixtures on this machine with tests/parity/exact/make.py and name their folder in LINNET_EXACT_FIXTURES"
     );
-    ExactFixture::family("llama").unwrap()
+    ExactFixture::all().unwrap()
 }
 
 /// Tests run one at a time: memory limits and the compilation cache are the process's.

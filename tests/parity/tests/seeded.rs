@@ -8,7 +8,7 @@ use linnet_parity::{ExactFixture, SeededError, replay};
 
 #[test]
 fn weights_made_here_are_those_the_reference_ran_on() {
-    for fixture in ExactFixture::family("llama").unwrap() {
+    for fixture in ExactFixture::all().unwrap() {
         assert!(fixture.model.weights_sha256.is_some(), "{}: no digest", fixture.name());
         let scratch = tempfile::tempdir().unwrap();
         fixture.model.write(scratch.path()).unwrap_or_else(|error| panic!("{}: {error}", fixture.name()));
@@ -17,7 +17,7 @@ fn weights_made_here_are_those_the_reference_ran_on() {
 
 #[test]
 fn another_seed_makes_other_weights() {
-    let mut fixture = ExactFixture::family("llama").unwrap().remove(0);
+    let mut fixture = ExactFixture::all().unwrap().remove(0);
     fixture.model.seed += 1;
     let scratch = tempfile::tempdir().unwrap();
     assert!(matches!(fixture.model.write(scratch.path()), Err(SeededError::Digest { .. })));
@@ -26,8 +26,8 @@ fn another_seed_makes_other_weights() {
 /// `cpu` adds in another order than MLX: close, but not the same bits.
 #[test]
 fn nearly_the_same_logits_are_a_mismatch_and_the_distance_is_told() {
-    let fixtures = ExactFixture::family("llama").unwrap();
-    let fixture = fixtures.iter().find(|fixture| fixture.name() == "dense-f32").unwrap();
+    let fixtures = ExactFixture::all().unwrap();
+    let fixture = fixtures.iter().find(|fixture| fixture.name() == "llama/dense-f32").unwrap();
     let scratch = tempfile::tempdir().unwrap();
     fixture.model.write(scratch.path()).unwrap();
     let backend = CpuBackend::new(CpuOptions { threads: 2, exact: true });
