@@ -42,10 +42,13 @@ pub struct ScriptedModel {
     /// The token chosen last for each slot.
     chosen: HashMap<Slot, u32>,
     /// What steps that were not collected yet gave for their rows.
-    submitted: VecDeque<Vec<(usize, Option<u32>, Option<Vec<f32>>)>>,
+    submitted: VecDeque<Vec<Given>>,
     probe: Probe,
     _note: DropNote,
 }
+
+/// A row, and the token and the logits that it was given.
+type Given = (usize, Option<u32>, Option<Vec<f32>>);
 
 /// Tells the probe when the model is dropped; apart from the model, so that its fields can still be moved.
 struct DropNote(Probe);
