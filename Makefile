@@ -4,10 +4,14 @@
 BUILD := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PYTHON ?= python3
 LINNET_MODEL ?= starter
-# What differs when the backend on MLX is compiled in; the other crates are not built a second time.
-MLX_CRATES := -p linnet-compute -p linnet-parity
+# What stands in for MLX's own build where that cannot run.
+BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
 
-.PHONY: help run test lint test-clients bench peers mlx fixtures gpu-pack setup-build setup-test setup-python
+# What differs when the backend on MLX is compiled in; the other crates are not built a second time.
+MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
+
+.PHONY: help run test lint check-macos link-macos test-arm test-clients bench peers mlx fixtures gpu-pack
+.PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -24,7 +28,8 @@ test: setup-test lint mlx ## Everything that has to pass: format, lints, unit te
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked
 	cargo clippy $(MLX_CRATES) --features mlx --all-targets --locked -- -D warnings
-	cargo test $(MLX_CRATES) --features mlx --locked
+	cargo test -p linnet-compute -p linnet-parity --features mlx --locked
+	$(MAKE) check-macos
 	$(MAKE) test-clients
 
 lint: setup-python ## File lengths, machine paths
@@ -34,6 +39,17 @@ lint: setup-python ## File lengths, machine paths
 test-clients: setup-build target/venv/clients/.ready ## Real clients against the real server with the starter model
 	cargo build --locked -p linnet
 	LINNET_BINARY="$(BUILD)/debug/linnet" target/venv/clients/bin/python -m pytest tests/clients
+
+check-macos: setup-macos $(BINDINGS) ## Type-check and lint for macOS on Apple silicon; on Linux too, with nothing of Apple's
+	$(PYTHON) tests/cross/macos.py
+	cd tests/cross && $(PYTHON) -m unittest -q
+	cd tests/setup && $(PYTHON) -m unittest -q
+
+link-macos: setup-macos target/venv/cross/.ready $(BINDINGS) ## Link `linnet` for macOS on Linux, as far as Apple's libraries go
+	target/venv/cross/bin/python tests/cross/link.py
+
+test-arm: setup-arm ## Run the kernels' tests as Arm code, emulated on Linux
+	$(PYTHON) tests/cross/arm.py
 
 bench: setup-build peers ## Speed beside llama.cpp in one run: table, and target/bench/summary.json
 	cargo build --release --locked -p linnet
@@ -57,6 +73,12 @@ setup-build:
 
 setup-python:
 	@sh tests/setup/system.sh python
+
+setup-macos: setup-build setup-python
+	@sh tests/setup/system.sh macos
+
+setup-arm: setup-build setup-python
+	@sh tests/setup/system.sh arm
 
 setup-test: setup-build setup-python
 	@sh tests/setup/system.sh test

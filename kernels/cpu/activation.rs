@@ -1,6 +1,17 @@
 //! The activation functions of gated feed-forward layers.
 
+#![allow(unsafe_code)]
+
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+use crate::simd::{ExpConstants, Vector, exp as exp_vector};
+
+/// What GELU's tanh form adds of the cube.
+const GELU_CUBIC: f32 = 0.044_715;
+/// `2 sqrt(2/pi)`: twice the argument of its tanh.
+const GELU_TANH_SCALE: f32 = 2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+/// The factor of GELU's sigmoid form.
+const GELU_SIGMOID_SCALE: f32 = 1.702;
 
 /// An elementwise activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,11 +45,11 @@ impl Activation {
             Self::Silu => x * sigmoid(x),
             Self::GeluTanh => {
                 // 1 + tanh(y) = 2 sigmoid(2y)
-                let y = 2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * (x + 0.044_715 * x * x * x);
+                let y = GELU_TANH_SCALE * (x + GELU_CUBIC * x * x * x);
                 x * sigmoid(y)
             }
             Self::Gelu => 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2)),
-            Self::GeluSigmoid => x * sigmoid(1.702 * x),
+            Self::GeluSigmoid => x * sigmoid(GELU_SIGMOID_SCALE * x),
             Self::Relu => x.max(0.0),
             Self::ReluSquared => {
                 let positive = x.max(0.0);
@@ -49,38 +60,48 @@ impl Activation {
             Self::Identity => x,
         }
     }
+}
 
-    /// `gate[i] = f(gate[i]) * up[i]`. Written in fixed pieces so that the compiler makes vector code of it, without a
-    /// remainder, where it is inlined.
-    #[inline(always)]
-    pub(crate) fn apply_gated(self, gate: &mut [f32], up: &[f32]) {
-        const PIECE: usize = 8;
-        macro_rules! each {
-            ($activation:ident) => {{
-                let (gate_pieces, gate_rest) = gate.as_chunks_mut::<PIECE>();
-                let (up_pieces, up_rest) = up.as_chunks::<PIECE>();
-                for (gate, up) in gate_pieces.iter_mut().zip(up_pieces) {
-                    for index in 0..PIECE {
-                        gate[index] = Self::$activation.apply(gate[index]) * up[index];
-                    }
+/// `gate[i] = f(gate[i]) * up[i]`. The functions that models gate with are computed in vectors, the others, and what is
+/// no whole vector, one by one.
+///
+/// # Safety
+/// The machine must have `V`'s instruction set.
+#[inline(always)]
+pub(crate) unsafe fn gate<V: Vector>(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    // A loop for each function. (No closures: one that is used twice is not always inlined, and then not compiled for
+    // the instruction set of the caller.)
+    macro_rules! vectors {
+        (|$x:ident, $constants:ident| $argument:expr) => {{
+            // SAFETY: the caller's promise; whole vectors of both slices are read and written.
+            unsafe {
+                let $constants = ExpConstants::<V>::new();
+                for (gate, up) in gate.chunks_exact_mut(V::LANES).zip(up.chunks_exact(V::LANES)) {
+                    let $x = V::load(gate.as_ptr());
+                    times_sigmoid($x, $argument, &$constants).mul(V::load(up.as_ptr())).store(gate.as_mut_ptr());
                 }
-                for (gate, up) in gate_rest.iter_mut().zip(up_rest) {
-                    *gate = Self::$activation.apply(*gate) * up;
-                }
-            }};
-        }
-        match self {
-            Self::Silu => each!(Silu),
-            Self::GeluTanh => each!(GeluTanh),
-            Self::Gelu => each!(Gelu),
-            Self::GeluSigmoid => each!(GeluSigmoid),
-            Self::Relu => each!(Relu),
-            Self::ReluSquared => each!(ReluSquared),
-            Self::Sigmoid => each!(Sigmoid),
-            Self::Tanh => each!(Tanh),
-            Self::Identity => each!(Identity),
-        }
+            }
+            gate.len() / V::LANES * V::LANES
+        }};
     }
+    // SAFETY: the caller's promise.
+    let (cubic, tanh_scale, sigmoid_scale) =
+        unsafe { (V::splat(GELU_CUBIC), V::splat(GELU_TANH_SCALE), V::splat(GELU_SIGMOID_SCALE)) };
+    let done = match activation {
+        Activation::Silu => vectors!(|x, constants| x),
+        Activation::GeluTanh => vectors!(|x, constants| x.mul(x).mul(x).mul_add(cubic, x).mul(tanh_scale)),
+        Activation::GeluSigmoid => vectors!(|x, constants| x.mul(sigmoid_scale)),
+        _ => 0,
+    };
+    for (gate, up) in gate.iter_mut().zip(up).skip(done) {
+        *gate = activation.apply(*gate) * up;
+    }
+}
+
+/// `x * sigmoid(y)`.
+#[inline(always)]
+fn times_sigmoid<V: Vector>(x: V, y: V, constants: &ExpConstants<V>) -> V {
+    x.div(exp_vector(constants.zero.sub(y), constants).add(constants.one))
 }
 
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! What every kernel needs to know about where it runs.
 
-use crate::{Isa, matmul::BufferStore, pool::ThreadPool};
+use crate::{Isa, matmul::BufferStore, pool::ThreadPool, weight_memory::WeightMemory};
 
 /// The instruction set and the threads that kernels run on. One per process or per model; never global.
 #[derive(Debug)]
@@ -8,6 +8,7 @@ pub struct Context {
     isa: Isa,
     pool: ThreadPool,
     buffers: BufferStore,
+    weight_memory: WeightMemory,
 }
 
 impl Context {
@@ -21,7 +22,12 @@ impl Context {
     #[must_use]
     pub fn with_isa(isa: Isa, threads: usize) -> Self {
         let isa = if Isa::available().contains(&isa) { isa } else { Isa::Scalar };
-        Self { isa, pool: ThreadPool::new(threads), buffers: BufferStore::default() }
+        Self {
+            isa,
+            pool: ThreadPool::new(threads),
+            buffers: BufferStore::default(),
+            weight_memory: WeightMemory::default(),
+        }
     }
 
     /// The instruction set in use.
@@ -34,6 +40,11 @@ impl Context {
     #[must_use]
     pub fn pool(&self) -> &ThreadPool {
         &self.pool
+    }
+
+    /// Where matrices laid out for this context live.
+    pub(crate) fn weight_memory(&self) -> &WeightMemory {
+        &self.weight_memory
     }
 
     /// Memory that products use and give back, so that a step allocates nothing.

@@ -4,6 +4,7 @@
 
 use crate::{
     Activation, Context,
+    activation::gate,
     parallel::for_element_parts,
     simd::{Kernel, Vector, VectorKernel, dispatch, map_in_place, zip_in_place},
 };
@@ -85,10 +86,7 @@ impl VectorKernel for Elementwise<'_> {
                     map_in_place::<V>(self.x, |x| x.mul(scale));
                 }
                 Operation::Activate(activation) => activate(activation, self.x),
-                Operation::Gate(activation, up) => {
-                    activate(activation, self.x);
-                    zip_in_place::<V>(self.x, up, |x, up| x.mul(up));
-                }
+                Operation::Gate(activation, up) => gate::<V>(activation, self.x, up),
             }
         }
     }

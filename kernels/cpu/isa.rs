@@ -65,3 +65,15 @@ impl Isa {
         levels
     }
 }
+
+#[cfg(all(test, target_arch = "aarch64"))]
+mod tests {
+    use super::Isa;
+
+    // The kernels' tests run on every level that is found; one that is not would go untested without a word.
+    #[test]
+    #[ignore = "needs a processor with all extensions, as `make test-arm` emulates it"]
+    fn every_level_for_arm_is_found() {
+        assert_eq!(Isa::available(), [Isa::Scalar, Isa::Neon, Isa::NeonDotprod, Isa::NeonI8mm]);
+    }
+}

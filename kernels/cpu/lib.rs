@@ -5,7 +5,6 @@
 //! others are tested against it.
 
 mod activation;
-mod aligned;
 mod argmax;
 mod attention;
 mod context;
@@ -21,6 +20,7 @@ pub mod pool;
 mod rope;
 mod simd;
 mod softmax;
+mod weight_memory;
 
 pub use activation::Activation;
 pub use argmax::argmax;

@@ -14,7 +14,13 @@ mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::F32x8;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::F32x16;
 pub(crate) use exp::{ExpConstants, exp, tanh};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::F32x4;
 
 use crate::Isa;
 

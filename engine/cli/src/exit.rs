@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use linnet_library::{LibraryError, PullError};
+use linnet_library::{LibraryError, PullError, StorePullError};
 
 use crate::models::ChoiceError;
 
@@ -57,13 +57,10 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 fn classify(error: &anyhow::Error) -> Exit {
     let is_missing = error.chain().any(|cause| {
-        let in_library = cause.downcast_ref::<LibraryError>().is_some_and(|error| match error {
-            LibraryError::NotFound { .. } | LibraryError::Ambiguous { .. } => true,
-            LibraryError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
-            _ => false,
-        });
-        let on_hub = cause.downcast_ref::<PullError>().is_some_and(|error| {
-            matches!(error, PullError::RepositoryNotFound { .. } | PullError::RevisionNotFound { .. })
+        let in_library = cause.downcast_ref::<LibraryError>().is_some_and(is_missing_here);
+        let on_hub = cause.downcast_ref::<StorePullError>().is_some_and(|error| match error {
+            StorePullError::Pull(error) => is_missing_there(error),
+            StorePullError::Library(error) => is_missing_here(error),
         });
         let of_choice = cause.downcast_ref::<ChoiceError>().is_some_and(|error| match error {
             ChoiceError::None | ChoiceError::Several(_) | ChoiceError::NoStarter => true,
@@ -72,6 +69,18 @@ fn classify(error: &anyhow::Error) -> Exit {
         in_library || on_hub || of_choice
     });
     if is_missing { Exit::NotFound } else { Exit::Failed }
+}
+
+fn is_missing_here(error: &LibraryError) -> bool {
+    match error {
+        LibraryError::NotFound { .. } | LibraryError::Ambiguous { .. } => true,
+        LibraryError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
+fn is_missing_there(error: &PullError) -> bool {
+    matches!(error, PullError::RepositoryNotFound { .. } | PullError::RevisionNotFound { .. })
 }
 
 #[cfg(test)]
@@ -86,6 +95,8 @@ mod tests {
         assert_eq!(classify(&error), Exit::NotFound);
         assert_eq!(classify(&anyhow::anyhow!("other")), Exit::Failed);
         assert_eq!(classify(&ChoiceError::None.into()), Exit::NotFound);
+        let on_hub = PullError::RevisionNotFound { id: "a/b".into(), revision: "x".into() };
+        assert_eq!(classify(&StorePullError::from(on_hub).into()), Exit::NotFound);
     }
 
     #[test]

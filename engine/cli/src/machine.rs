@@ -1,6 +1,7 @@
 //! What a benchmark must tell about the machine it ran on.
 
 use serde::Serialize;
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 /// Facts about this machine. What cannot be found out is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,31 +23,21 @@ pub(crate) struct Machine {
 impl Machine {
     /// Looks around.
     pub(crate) fn detect() -> Self {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let wanted = RefreshKind::nothing()
+            .with_cpu(CpuRefreshKind::nothing())
+            .with_memory(MemoryRefreshKind::nothing().with_ram());
+        let found = System::new_with_specifics(wanted).ok();
+        let processor =
+            found.as_ref().and_then(|system| system.cpus().first()).map(|cpu| cpu.brand().trim().to_owned());
         Self {
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            processor: processor_name(&read("/proc/cpuinfo")),
+            processor: processor.filter(|name| !name.is_empty()),
             physical_cores: linnet_kernels::pool::physical_cores(),
             logical_cores: std::thread::available_parallelism().map_or(1, usize::from),
             instruction_set: format!("{:?}", linnet_kernels::Isa::detect()).to_lowercase(),
-            memory_bytes: memory_bytes(&read("/proc/meminfo")),
+            memory_bytes: found.map(|system| system.total_memory()).filter(|bytes| *bytes > 0),
         }
     }
-}
-
-/// From Linux's `/proc/cpuinfo`, on x86 ("model name") and some Arm boards ("Model").
-fn processor_name(cpuinfo: &str) -> Option<String> {
-    let field = |name: &str| {
-        let line = cpuinfo.lines().find(|line| line.split(':').next().map(str::trim) == Some(name))?;
-        line.split_once(':').map(|(_, value)| value.trim().to_owned())
-    };
-    field("model name").or_else(|| field("Model"))
-}
-
-/// From Linux's `/proc/meminfo`.
-fn memory_bytes(meminfo: &str) -> Option<u64> {
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }
 
 #[cfg(test)]
@@ -54,11 +45,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_read_from_proc() {
-        let cpuinfo = "processor\t: 0\nmodel\t\t: 25\nmodel name\t: AMD EPYC 7763\n";
-        assert_eq!(processor_name(cpuinfo), Some("AMD EPYC 7763".to_owned()));
-        assert_eq!(processor_name("processor\t: 0\nModel\t\t: Raspberry Pi 5\n"), Some("Raspberry Pi 5".to_owned()));
-        assert_eq!(processor_name(""), None);
-        assert_eq!(memory_bytes("MemTotal:       24619208 kB\nMemFree: 1 kB\n"), Some(24_619_208 * 1024));
+    fn the_machine_of_a_benchmark_is_named() {
+        let machine = Machine::detect();
+        // Only x86 and Macs are sure to name their processor.
+        if cfg!(any(target_arch = "x86_64", target_os = "macos")) {
+            assert!(machine.processor.as_deref().is_some_and(|name| name.len() > 2), "{machine:?}");
+        }
+        // Bytes, not kibibytes or pages.
+        assert!(machine.memory_bytes.is_some_and(|bytes| bytes > 256 << 20), "{machine:?}");
+        assert!((1..=machine.logical_cores).contains(&machine.physical_cores), "{machine:?}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_is_what_the_kernel_says() {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+        let kibibytes: u64 = total.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        assert_eq!(Machine::detect().memory_bytes, Some(kibibytes * 1024));
     }
 }

@@ -1,16 +1,8 @@
 //! Which model is meant, and loading it.
 
-use std::path::PathBuf;
-
 use anyhow::Context;
-use linnet_library::{LibraryError, ModelEntry, Store};
+use linnet_library::{LibraryError, ModelEntry, STARTER, STARTER_NAME, Store};
 use linnet_runtime::{BackendChoice, EngineOptions, KvQuantization, LoadOptions, LoadedModel, load_model};
-
-/// The word for the starter model on the command line and in requests.
-pub(crate) const STARTER: &str = "starter";
-
-/// The starter model's name in the store.
-pub(crate) const STARTER_NAME: &str = "SmolLM2-135M-Instruct";
 
 /// No model could be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,12 +24,6 @@ pub(crate) enum ChoiceError {
         /// What is wrong with it.
         problem: String,
     },
-}
-
-/// The folder that holds everything Linnet keeps.
-pub(crate) fn home(store: &Store) -> PathBuf {
-    let models = store.models_folder();
-    models.parent().unwrap_or(models).to_path_buf()
 }
 
 /// The model of that name, `starter` included; without a name the default model.
@@ -120,6 +106,7 @@ pub(crate) fn load(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     fn entry(name: &str, problem: Option<&str>) -> ModelEntry {
         ModelEntry {

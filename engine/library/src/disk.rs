@@ -1,8 +1,10 @@
 //! The few things asked of the file system: free space, durable writes, sizes.
 
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use crate::error::{IoContext as _, LibraryError};
 use crate::free_space::{RESERVE, available_space};
@@ -25,9 +27,25 @@ fn decide_space(folder: &Path, needed: u64, available: u64) -> Result<(), Librar
     Ok(())
 }
 
+/// Makes a file's (or an open folder's) content durable.
+pub(crate) fn sync(file: &File) -> io::Result<()> {
+    sync_by(|| file.sync_all(), || Ok(rustix::fs::fsync(file)?))
+}
+
+/// On macOS, `sync_all` has the drive flush its own cache too, which exFAT drives and network shares refuse; the plain
+/// sync is then all there is. (Elsewhere both are the same call.)
+fn sync_by(with_drive: impl FnOnce() -> io::Result<()>, plain: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    match with_drive() {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOTSUP | Errno::NOTTY | Errno::INVAL)) => {
+            plain()
+        }
+        outcome => outcome,
+    }
+}
+
 /// Makes a folder's entries durable.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), LibraryError> {
-    File::open(folder).and_then(|file| file.sync_all()).at("sync", folder)
+    File::open(folder).and_then(|file| sync(&file)).at("sync", folder)
 }
 
 /// Makes every file of a (flat or nested) folder durable, then the folder itself.
@@ -38,7 +56,7 @@ pub(crate) fn sync_tree(folder: &Path) -> Result<(), LibraryError> {
         if kind.is_dir() {
             sync_tree(&entry.path())?;
         } else if kind.is_file() {
-            File::open(entry.path()).and_then(|file| file.sync_all()).at("sync", &entry.path())?;
+            File::open(entry.path()).and_then(|file| sync(&file)).at("sync", &entry.path())?;
         }
     }
     sync_folder(folder)
@@ -114,6 +132,16 @@ pub(crate) fn explain_link(path: &Path, source: std::io::Error) -> std::io::Erro
     }
 }
 
+/// Removes a folder if nothing is in it but the Finder's note on how to show it.
+pub(crate) fn remove_deserted(folder: &Path) {
+    const FINDER_NOTE: &str = ".DS_Store";
+    let Ok(files) = fs::read_dir(folder) else { return };
+    if files.flatten().all(|entry| entry.file_name() == FINDER_NOTE) {
+        let _ = fs::remove_file(folder.join(FINDER_NOTE));
+        let _ = fs::remove_dir(folder);
+    }
+}
+
 /// The file name as text, with replacement characters where it is not Unicode.
 pub(crate) fn file_name_text(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
@@ -143,6 +171,34 @@ mod tests {
         assert!(text.contains(&(RESERVE + 1000).to_string()) && text.contains(&(RESERVE + 999).to_string()), "{text}");
         assert!(text.contains("free at least 1 bytes"), "{text}");
         assert!(decide_space(Path::new("/models"), 1000, RESERVE + 1000).is_ok());
+    }
+
+    #[test]
+    fn a_drive_that_cannot_flush_its_cache_is_synced_plainly() {
+        let fault = |errno: Errno| Err(io::Error::from(errno));
+        for refusal in [Errno::NOTSUP, Errno::NOTTY, Errno::INVAL] {
+            sync_by(|| fault(refusal), || Ok(())).unwrap();
+            assert!(sync_by(|| fault(refusal), || fault(Errno::IO)).is_err());
+        }
+        for failure in [Errno::IO, Errno::NOSPC] {
+            assert!(sync_by(|| fault(failure), || Ok(())).is_err(), "a failed write must not pass as durable");
+        }
+        sync(&tempfile::tempfile().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_with_no_more_than_the_finders_note_is_deserted() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, left) in [(".DS_Store", &[".DS_Store"][..]), ("empty", &[]), ("kept", &[".DS_Store", "model"])] {
+            let place = folder.path().join(name);
+            fs::create_dir(&place).unwrap();
+            for file in left {
+                fs::write(place.join(file), "").unwrap();
+            }
+            remove_deserted(&place);
+            assert_eq!(place.exists(), name == "kept", "{name}");
+        }
+        assert!(folder.path().join("kept/.DS_Store").exists());
     }
 
     #[test]

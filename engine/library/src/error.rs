@@ -166,6 +166,23 @@ pub enum LibraryError {
         /// The architecture.
         architecture: String,
     },
+    /// Tensors that the configuration has no use for, such as biases where it says that there are none.
+    #[error(
+        "{path} holds {count} tensors that a {architecture} model of this configuration has no use for ({}{}); config \
+         and weights do not belong together, fetch both again",
+        .names.join(", "),
+        if .names.len() < *.count { ", ..." } else { "" }
+    )]
+    UnexpectedTensors {
+        /// The folder.
+        path: PathBuf,
+        /// The architecture.
+        architecture: String,
+        /// The first of them.
+        names: Vec<String>,
+        /// How many there are.
+        count: usize,
+    },
     /// A tensor's shape does not follow from the configuration.
     #[error(
         "{path}: tensor \"{tensor}\" has the shape {found:?}, the configuration asks for {expected:?}; config and weights do not belong together"

@@ -20,5 +20,5 @@ pub use verify::BlobHash;
 
 pub(crate) use download::{download_file, wait_for_lock};
 pub(crate) use listing::check_file_name;
-pub(crate) use partial::{BlobPaths, WORK_FOLDER, partial_length, sweep_work_folder};
+pub(crate) use partial::{BlobLock, BlobPaths, WORK_FOLDER, partial_length, sweep_work_folder};
 pub(crate) use verify::hash_matches;

@@ -15,12 +15,15 @@ use crate::convert::{self, Conversion, Deviation, Job};
 use crate::disk;
 use crate::error::{IoContext as _, LibraryError};
 use crate::gguf::GgufFile;
-use crate::store::{ModelEntry, Record, Store, check_name};
+use crate::store::{ModelEntry, Origin, Record, Store, check_name};
 use crate::weights::write::{CreateFile, NewTensor, SHARD_LIMIT, WeightsWriter, create_file};
 
 pub(crate) mod detect;
 pub(crate) mod folder;
 pub(crate) mod gguf;
+mod suggested_sampling;
+
+pub use suggested_sampling::SuggestedSampling;
 
 use detect::Detected;
 
@@ -37,6 +40,10 @@ pub struct ImportOptions<'a> {
     pub supported: &'a [&'a str],
     /// Takes the place of a model of the same name.
     pub replace: bool,
+    /// Where the source itself came from; by default it is a file or folder of the user's.
+    pub origin: Option<Origin>,
+    /// Written into generation_config.json where the source says nothing about sampling.
+    pub sampling: Option<SuggestedSampling>,
 }
 
 /// What an import is doing.
@@ -148,9 +155,14 @@ fn carry_out(
     let size: u64 = prepared.tensors.iter().map(NewTensor::bytes).sum();
     disk::check_free_space(store.models_folder(), size)?;
 
+    let mut companions = prepared.companions;
+    if let Some(sampling) = options.sampling {
+        sampling.add_to(&mut companions)?;
+    }
+
     let staging = store.stage()?;
     let folder = staging.path();
-    for (file, companion) in prepared.companions {
+    for (file, companion) in companions {
         let target = folder.join(file);
         match companion {
             Companion::Json(value) => disk::write_json(&target, &value)?,
@@ -171,8 +183,8 @@ fn carry_out(
 
     let mut notes = conversion_notes(&prepared.jobs, Some(&deviations));
     notes.extend(prepared.notes);
-    let origin = std::fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
-    Record::now(origin.display().to_string(), prepared.format, notes.clone()).write(folder)?;
+    let origin = options.origin.clone().unwrap_or_else(|| Origin::path(source));
+    Record::now(origin, prepared.format, notes.clone()).write(folder)?;
     let path = staging.commit(&name, options.replace)?;
     Ok(Imported { entry: ModelEntry::read(&name, &path), notes })
 }

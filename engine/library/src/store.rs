@@ -15,10 +15,12 @@ use crate::error::{IoContext as _, LibraryError};
 
 mod entry;
 mod name;
+mod origin;
 mod record;
 mod staging;
 
 pub use entry::ModelEntry;
+pub use origin::Origin;
 pub use record::Record;
 pub use staging::Staging;
 
@@ -67,6 +69,11 @@ impl Store {
     pub fn from_environment() -> Result<Self, LibraryError> {
         let home = home_folder(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))?;
         Store::open(&home)
+    }
+
+    /// The folder that holds everything Linnet keeps.
+    pub fn home(&self) -> &Path {
+        self.models.parent().unwrap_or(&self.models)
     }
 
     /// The folder that holds the models.
@@ -133,8 +140,8 @@ impl Store {
             staging.discard()?;
         }
         if target != store {
-            // The organisation's folder goes with its last model; it is not empty otherwise.
-            let _ = fs::remove_dir(parent);
+            // The organisation's folder goes with its last model.
+            disk::remove_deserted(parent);
         }
         disk::sync_folder(&self.models)?;
         Ok(Removed { name: name.clone(), path: path.clone(), bytes_freed })

@@ -42,12 +42,20 @@ impl ModelConfig {
         &self.document
     }
 
-    /// The fields of an architecture.
+    /// The fields of an architecture. A field that is null counts as missing.
     ///
     /// # Errors
     /// When a field is missing or of another type.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
-        T::deserialize(&self.document).map_err(|error| self.invalid(&error.to_string()))
+        let mut document = self.document.clone();
+        if let Value::Object(fields) = &mut document {
+            fields.retain(|_, value| !value.is_null());
+        }
+        serde_path_to_error::deserialize(document).map_err(|error| {
+            let (path, inner) = (error.path().to_string(), error.into_inner());
+            // An error about the whole object names the field itself.
+            self.invalid(&if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
+        })
     }
 
     /// An error about this file.
@@ -102,6 +110,23 @@ mod tests {
         assert_eq!(layer("a"), Some(AffineQuantization { bits: 4, group_size: 32 }));
         assert_eq!(layer("lm_head"), Some(AffineQuantization { bits: 8, group_size: 64 }));
         assert_eq!(layer("model.norm"), None);
+    }
+
+    #[test]
+    fn null_is_missing_and_a_wrong_field_is_named() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Fields {
+            #[serde(default)]
+            bias: bool,
+            layers: usize,
+        }
+        let read = |document| config(document).read::<Fields>();
+        let fields = read(serde_json::json!({"bias": null, "layers": 2})).unwrap();
+        assert_eq!((fields.bias, fields.layers), (false, 2));
+        let text = read(serde_json::json!({"layers": "two"})).unwrap_err().to_string();
+        assert!(text.contains("layers: invalid type"), "{text}");
+        let text = read(serde_json::json!({"layers": null})).unwrap_err().to_string();
+        assert!(text.contains("missing field `layers`"), "{text}");
     }
 
     #[test]

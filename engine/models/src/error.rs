@@ -23,6 +23,21 @@ pub enum ModelError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Weights that the configuration has no use for, such as biases where it says that there are none.
+    #[error(
+        "{folder} holds {count} weights that its config.json has no use for ({}{}); the two do not belong together, and \
+         the answers would be wrong: download or import the model again",
+        .names.join(", "),
+        if .names.len() < *.count { ", ..." } else { "" }
+    )]
+    UnexpectedWeights {
+        /// The model folder.
+        folder: PathBuf,
+        /// The first of them.
+        names: Vec<String>,
+        /// How many there are.
+        count: usize,
+    },
     /// An architecture that is not written yet.
     #[error("the architecture {model_type:?} is not supported; supported are: {supported}")]
     UnknownArchitecture {

@@ -92,7 +92,9 @@ pub(crate) fn load<B: Backend>(loader: &Loader<'_, B>) -> Result<Box<dyn Languag
     for (layer, &window) in windows.iter().enumerate() {
         layers.push(load_block(loader, &config, layer, window, kv_heads, head_dim)?);
     }
+    loader.leave_out(|name| name.contains("self_attn.rotary_emb.inv_freq"));
     let lm_head = if config.tie_word_embeddings {
+        loader.leave_out(|name| name == "lm_head.weight");
         None
     } else {
         Some(loader.matrix("lm_head", config.vocab_size, config.hidden_size)?)

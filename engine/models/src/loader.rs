@@ -1,21 +1,27 @@
-//! Weights by dotted path, as an architecture asks for them.
+//! Weights by dotted path, as an architecture asks for them, and nothing left over in the end.
 
-use crate::{ModelConfig, error::Result};
-use linnet_compute::{Backend, Checkpoint, ComputeError, MatrixSource, Weight};
+use crate::{ModelConfig, ModelError, error::Result};
+use linnet_compute::{Backend, Checkpoint, ComputeError, MatrixSource, TensorView, Weight};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
-/// Hands a checkpoint's weights over to a backend.
+/// How many names an error lists.
+const NAMES_SHOWN: usize = 4;
+
+/// Hands a checkpoint's weights over to a backend, and remembers which were asked for.
 #[derive(Debug)]
 pub(crate) struct Loader<'a, B> {
     backend: &'a B,
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
+    left: RefCell<BTreeSet<&'a str>>,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
     /// A loader of `checkpoint`, quantized as `config` says.
     #[must_use]
     pub(crate) fn new(backend: &'a B, checkpoint: &'a Checkpoint, config: &'a ModelConfig) -> Self {
-        Self { backend, checkpoint, config }
+        Self { backend, checkpoint, config, left: RefCell::new(checkpoint.names().collect()) }
     }
 
     /// Where the weights go.
@@ -30,13 +36,27 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.config
     }
 
-    /// The matrix of the layer `path`, `[out_features, in_features]`; quantized if `path.scales` is there, with a bias
-    /// if `path.bias` is.
+    /// The matrix of the layer `path`, `[out_features, in_features]`, without a bias; quantized if `path.scales` is
+    /// there.
     ///
     /// # Errors
     /// When a part is missing or of another shape.
     pub(crate) fn matrix(&self, path: &str, out_features: usize, in_features: usize) -> Result<B::Matrix> {
-        Ok(self.backend.matrix(&self.source(path, out_features, in_features)?)?)
+        self.matrix_with_bias(path, out_features, in_features, false)
+    }
+
+    /// As [`Loader::matrix`], for a layer whose configuration says whether it has a bias.
+    ///
+    /// # Errors
+    /// As [`Loader::matrix`], and when the bias is missing although it should be there.
+    pub(crate) fn matrix_with_bias(
+        &self,
+        path: &str,
+        out_features: usize,
+        in_features: usize,
+        bias: bool,
+    ) -> Result<B::Matrix> {
+        Ok(self.backend.matrix(&self.source(path, out_features, in_features, bias)?)?)
     }
 
     /// The matrices of layers that share an input of `in_features`: the path and the outputs of each.
@@ -51,45 +71,25 @@ impl<'a, B: Backend> Loader<'a, B> {
     ) -> Result<[B::Matrix; N]> {
         let mut sources = Vec::with_capacity(N);
         for (path, out_features) in layers {
-            if bias {
-                self.checkpoint.require(&format!("{path}.bias"))?;
-            }
-            sources.push(self.source(path, *out_features, in_features)?);
+            sources.push(self.source(path, *out_features, in_features, bias)?);
         }
         Ok(self.backend.matrix_each(std::array::from_fn(|index| &sources[index]))?)
     }
 
-    fn source(&self, path: &str, out_features: usize, in_features: usize) -> Result<MatrixSource<'_>> {
-        let packed = self.checkpoint.require(&format!("{path}.weight"))?;
-        let weight = match self.checkpoint.tensor(&format!("{path}.scales")) {
+    fn source(&self, path: &str, out_features: usize, in_features: usize, bias: bool) -> Result<MatrixSource<'a>> {
+        let packed = self.require(&format!("{path}.weight"))?;
+        let weight = match self.tensor(&format!("{path}.scales")) {
             None => Weight::Dense(packed),
             Some(scales) => {
                 let quantization = self.config.quantization(path)?.ok_or_else(|| {
                     self.config.invalid(&format!("{path} is stored quantized but the configuration does not say how"))
                 })?;
-                let biases = self.checkpoint.require(&format!("{path}.biases"))?;
+                let biases = self.require(&format!("{path}.biases"))?;
                 Weight::Affine { quantization, packed, scales, biases }
             }
         };
-        let bias = self.checkpoint.tensor(&format!("{path}.bias"));
+        let bias = if bias { Some(self.require(&format!("{path}.bias"))?) } else { None };
         Ok(MatrixSource { out_features, in_features, weight, bias })
-    }
-
-    /// The matrix of a layer whose configuration says whether it has a bias.
-    ///
-    /// # Errors
-    /// As [`Loader::matrix`], and when the bias is missing although it should be there.
-    pub(crate) fn matrix_with_bias(
-        &self,
-        path: &str,
-        out_features: usize,
-        in_features: usize,
-        bias: bool,
-    ) -> Result<B::Matrix> {
-        if bias {
-            self.checkpoint.require(&format!("{path}.bias"))?;
-        }
-        self.matrix(path, out_features, in_features)
     }
 
     /// The weight of the norm `path`.
@@ -97,8 +97,42 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// # Errors
     /// When it is missing or of another length.
     pub(crate) fn norm(&self, path: &str, features: usize) -> Result<B::Vector> {
-        let weight = self.checkpoint.require(&format!("{path}.weight"))?;
+        let weight = self.require(&format!("{path}.weight"))?;
         weight.expect_shape(&[features])?;
         self.backend.vector(&weight).map_err(ComputeError::into)
+    }
+
+    /// Names weights that the architecture knows and has no use for, as mlx-lm's `sanitize` drops them.
+    pub(crate) fn leave_out(&self, is_useless: impl Fn(&str) -> bool) {
+        self.left.borrow_mut().retain(|name| !is_useless(name));
+    }
+
+    /// Ends the loading.
+    ///
+    /// # Errors
+    /// When weights are left that nothing asked for. The model would run without them and answer wrongly; mlx-lm
+    /// refuses such a folder too (`load_weights` with `strict`).
+    pub(crate) fn finish(&self) -> Result<()> {
+        let left = self.left.borrow();
+        if left.is_empty() {
+            return Ok(());
+        }
+        Err(ModelError::UnexpectedWeights {
+            folder: self.checkpoint.folder().to_owned(),
+            names: left.iter().take(NAMES_SHOWN).map(|name| (*name).to_owned()).collect(),
+            count: left.len(),
+        })
+    }
+
+    fn tensor(&self, name: &str) -> Option<TensorView<'a>> {
+        let tensor = self.checkpoint.tensor(name)?;
+        self.left.borrow_mut().remove(name);
+        Some(tensor)
+    }
+
+    fn require(&self, name: &str) -> Result<TensorView<'a>> {
+        let tensor = self.checkpoint.require(name)?;
+        self.left.borrow_mut().remove(name);
+        Ok(tensor)
     }
 }

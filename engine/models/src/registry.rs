@@ -33,7 +33,8 @@ architectures! {
 /// Loads the model in `folder` onto `backend`.
 ///
 /// # Errors
-/// When the configuration or the weights are missing, damaged or do not fit, or the architecture is not supported.
+/// When the configuration or the weights are missing, damaged or do not fit, weights are left over, or the architecture
+/// is not supported.
 pub fn load<B: Backend>(backend: &B, folder: &Path) -> Result<Box<dyn LanguageModel<B>>> {
     let config = ModelConfig::load(folder)?;
     let model_type = config.model_type()?;
@@ -45,5 +46,8 @@ pub fn load<B: Backend>(backend: &B, folder: &Path) -> Result<Box<dyn LanguageMo
     }
     let checkpoint = Checkpoint::open(folder)?;
     backend.admit_weights(checkpoint.bytes())?;
-    load_architecture(model_type, &Loader::new(backend, &checkpoint, &config))
+    let loader = Loader::new(backend, &checkpoint, &config);
+    let model = load_architecture(model_type, &loader)?;
+    loader.finish()?;
+    Ok(model)
 }

@@ -3,7 +3,10 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{Simd, compile_kernels};
+use super::{
+    quantize::TERM_WEIGHTS,
+    simd::{Simd, compile_kernels},
+};
 
 /// AVX2, FMA, F16C.
 #[derive(Clone, Copy)]
@@ -169,6 +172,7 @@ impl Simd for Avx2 {
     /// `vpmaddubsw` multiplies unsigned with signed bytes and adds pairs in 16 bits. 8-bit codes could overflow those,
     /// so they are made signed: `|w| <= 128` times `|x| <= 127`, twice, is 32,512.
     const ZERO_POINT: f32 = 128.0;
+    const WIDE: bool = true;
     type Partial = __m256i;
 
     #[inline(always)]
@@ -193,12 +197,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn dot<const BITS: usize>(
-        sum: __m256i,
-        partial: __m256i,
-        weights: __m256i,
-        activations: __m256i,
-    ) -> (__m256i, __m256i) {
+    unsafe fn dot<const BITS: usize>(partial: __m256i, weights: __m256i, activations: __m256i) -> __m256i {
         // SAFETY: as above.
         unsafe {
             let products = if BITS == 8 {
@@ -206,13 +205,32 @@ impl Simd for Avx2 {
             } else {
                 _mm256_maddubs_epi16(weights, activations)
             };
-            (sum, _mm256_add_epi16(partial, products))
+            _mm256_add_epi16(partial, products)
         }
     }
     #[inline(always)]
-    unsafe fn flush(sum: __m256i, partial: __m256i) -> __m256i {
+    unsafe fn flush(sum: __m256i, partial: __m256i, term: usize) -> __m256i {
         // SAFETY: as above.
-        unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(partial, _mm256_set1_epi16(1))) }
+        unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(partial, _mm256_set1_epi16(TERM_WEIGHTS[term] as i16))) }
+    }
+    /// Pairs of columns: rows 0 to 3 in the first vector, 4 to 7 in the second.
+    #[inline(always)]
+    unsafe fn dot_wide([low, high]: [__m256i; 2], weights: *const u8, activations: *const i16) -> [__m256i; 2] {
+        // SAFETY: as above; the four activations are read unaligned.
+        unsafe {
+            let activations = _mm256_set1_epi64x(activations.cast::<i64>().read_unaligned());
+            let low_weights = _mm256_cvtepu8_epi16(_mm_loadu_si128(weights.cast()));
+            let high_weights = _mm256_cvtepu8_epi16(_mm_loadu_si128(weights.add(16).cast()));
+            [
+                _mm256_add_epi32(low, _mm256_madd_epi16(low_weights, activations)),
+                _mm256_add_epi32(high, _mm256_madd_epi16(high_weights, activations)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn join_wide([low, high]: [__m256i; 2]) -> __m256i {
+        // SAFETY: as above. Rows 0 1 4 5 2 3 6 7 come out of the addition of neighbours.
+        unsafe { _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(low, high)) }
     }
 }
 
@@ -220,29 +238,36 @@ impl Simd for Avx2Vnni {
     common!();
 
     const ZERO_POINT: f32 = 0.0;
-    type Partial = ();
+    type Partial = __m256i;
 
     #[inline(always)]
     unsafe fn recode(codes: __m256i) -> __m256i {
         codes
     }
     #[inline(always)]
-    unsafe fn partial_zero() {}
+    unsafe fn partial_zero() -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_setzero_si256() }
+    }
     #[inline(always)]
     fn flush_interval(_bits: usize) -> usize {
-        8
+        usize::MAX
     }
     #[inline(always)]
-    unsafe fn dot<const BITS: usize>(sum: __m256i, (): (), weights: __m256i, activations: __m256i) -> (__m256i, ()) {
+    unsafe fn dot<const BITS: usize>(partial: __m256i, weights: __m256i, activations: __m256i) -> __m256i {
         // SAFETY: as above.
-        unsafe { (_mm256_dpbusd_avx_epi32(sum, weights, activations), ()) }
+        unsafe { _mm256_dpbusd_avx_epi32(partial, weights, activations) }
     }
     #[inline(always)]
-    unsafe fn flush(sum: __m256i, (): ()) -> __m256i {
-        sum
+    unsafe fn flush(sum: __m256i, partial: __m256i, term: usize) -> __m256i {
+        // SAFETY: as above. Times 255 is times 256 less once.
+        unsafe {
+            let weighed = if term == 0 { _mm256_sub_epi32(_mm256_slli_epi32::<8>(partial), partial) } else { partial };
+            _mm256_add_epi32(sum, weighed)
+        }
     }
 }
 
 // 2 tiles x 3 rows of integer sums and as many float sums fill the 16 registers; 2 x 6 float sums likewise.
-compile_kernels!(Avx2, "avx2,fma,f16c", tiles 2, rows 3, rows_f32 6);
-compile_kernels!(Avx2Vnni, "avx2,fma,f16c,avxvnni", tiles 2, rows 3, rows_f32 6);
+compile_kernels!(Avx2, crate::simd::F32x8, "avx2,fma,f16c", tiles 2, rows 3, rows_f32 6);
+compile_kernels!(Avx2Vnni, crate::simd::F32x8, "avx2,fma,f16c,avxvnni", tiles 2, rows 3, rows_f32 6);

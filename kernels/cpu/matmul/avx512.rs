@@ -16,7 +16,7 @@ impl Simd for Avx512 {
     type Floats = __m512;
     type Ints = __m512i;
     type Bytes = __m512i;
-    type Partial = ();
+    type Partial = __m512i;
 
     #[inline(always)]
     unsafe fn zero() -> __m512 {
@@ -157,19 +157,26 @@ impl Simd for Avx512 {
         codes
     }
     #[inline(always)]
-    unsafe fn partial_zero() {}
+    unsafe fn partial_zero() -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_setzero_si512() }
+    }
     #[inline(always)]
     fn flush_interval(_bits: usize) -> usize {
-        8
+        usize::MAX
     }
     #[inline(always)]
-    unsafe fn dot<const BITS: usize>(sum: __m512i, (): (), weights: __m512i, activations: __m512i) -> (__m512i, ()) {
+    unsafe fn dot<const BITS: usize>(partial: __m512i, weights: __m512i, activations: __m512i) -> __m512i {
         // SAFETY: as above.
-        unsafe { (_mm512_dpbusd_epi32(sum, weights, activations), ()) }
+        unsafe { _mm512_dpbusd_epi32(partial, weights, activations) }
     }
     #[inline(always)]
-    unsafe fn flush(sum: __m512i, (): ()) -> __m512i {
-        sum
+    unsafe fn flush(sum: __m512i, partial: __m512i, term: usize) -> __m512i {
+        // SAFETY: as above. Times 255 is times 256 less once.
+        unsafe {
+            let weighed = if term == 0 { _mm512_sub_epi32(_mm512_slli_epi32::<8>(partial), partial) } else { partial };
+            _mm512_add_epi32(sum, weighed)
+        }
     }
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
@@ -182,6 +189,7 @@ impl Simd for Avx512 {
 // likewise.
 compile_kernels!(
     Avx512,
+    crate::simd::F32x16,
     "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c",
     tiles 2, rows 6, rows_f32 12
 );

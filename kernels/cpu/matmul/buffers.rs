@@ -10,7 +10,9 @@ pub(crate) struct QuantizedActivations {
     pub(crate) group: usize,
     /// `[rows, TERMS, in_features]`
     pub(crate) codes: Vec<i8>,
-    /// `[rows, TERMS, in_features / group]`
+    /// `[rows, in_features]`: both terms in one number.
+    pub(crate) wide: Vec<i16>,
+    /// `[rows, in_features / group]`
     pub(crate) meta: Vec<GroupMeta>,
 }
 
@@ -18,9 +20,11 @@ impl QuantizedActivations {
     /// Makes room without clearing what a longer product left.
     pub(crate) fn reserve(&mut self, group: usize, rows: usize, in_features: usize) {
         self.group = group;
-        let rows = rows * TERMS;
-        if self.codes.len() < rows * in_features {
-            self.codes.resize(rows * in_features, 0);
+        if self.codes.len() < rows * TERMS * in_features {
+            self.codes.resize(rows * TERMS * in_features, 0);
+        }
+        if self.wide.len() < rows * in_features {
+            self.wide.resize(rows * in_features, 0);
         }
         if self.meta.len() < rows * in_features / group {
             self.meta.resize(rows * in_features / group, GroupMeta::default());

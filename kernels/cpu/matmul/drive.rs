@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use super::{
     buffers::QuantizedActivations,
-    kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast, code_offset},
+    kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast, code_offset, stream_offset},
     layout::{BLOCK, ScaleKind, TileLayout},
     matrix::{DenseKind, Format},
     quantize::{GroupMeta, TERMS},
@@ -15,8 +15,8 @@ use crate::{Activation, Context, Matrix, Precision};
 
 /// Up to this many rows the weights are used straight from memory; above, unpacking them into a panel first is cheaper.
 const STREAM_ROWS: usize = 8;
-/// Terms of activation rows that one pass over a tile takes: a multiple of [`TERMS`].
-const STREAM_BLOCK: usize = 4;
+/// Rows that one pass over a tile takes.
+const STREAM_BLOCK: usize = 2;
 /// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache.
 const PANEL_COLUMNS: usize = 1024;
 /// Columns of a single-precision panel, likewise. A multiple of every group size.
@@ -136,26 +136,30 @@ unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: us
     let groups = columns / group;
     let mut quantized = context.buffers().take();
     quantized.reserve(group, rows, columns);
-    let (row_codes, row_meta) = (TERMS * columns, TERMS * groups);
+    let row_codes = TERMS * columns;
+    // Whole numbers are only read by streaming kernels.
+    let row_wide = if K::WIDE && rows <= STREAM_ROWS { columns } else { 0 };
     let codes = quantized.codes[..rows * row_codes].chunks_mut(ROWS_PER_TASK * row_codes);
-    let meta = quantized.meta[..rows * row_meta].chunks_mut(ROWS_PER_TASK * row_meta);
-    let row_by_row = |x: &[f32], codes: &mut [i8], meta: &mut [GroupMeta]| {
-        let rows = x.chunks_exact(columns).zip(codes.chunks_exact_mut(row_codes)).zip(meta.chunks_exact_mut(row_meta));
+    let meta = quantized.meta[..rows * groups].chunks_mut(ROWS_PER_TASK * groups);
+    let (wide, _) = quantized.wide.split_at_mut(rows * row_wide);
+    let row_by_row = |x: &[f32], codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]| {
+        let mut wide = wide.chunks_exact_mut(columns);
+        let rows = x.chunks_exact(columns).zip(codes.chunks_exact_mut(row_codes)).zip(meta.chunks_exact_mut(groups));
         for ((x, codes), meta) in rows {
             // SAFETY: the caller's promise.
-            unsafe { K::quantize(x, group, codes, meta) };
+            unsafe { K::quantize(x, group, codes, wide.next().unwrap_or_default(), meta) };
         }
     };
     let parts = region.x.chunks(ROWS_PER_TASK * columns).zip(codes).zip(meta);
     if rows <= ROWS_PER_TASK {
-        parts.for_each(|((x, codes), meta)| row_by_row(x, codes, meta));
+        parts.for_each(|((x, codes), meta)| row_by_row(x, codes, wide, meta));
     } else {
         // A lock per part hands each thread its own mutable pieces; none is ever contended.
         let parts: Vec<_> = parts.map(std::sync::Mutex::new).collect();
         context.pool().for_each(parts.len(), &|task| {
             let mut part = parts[task].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let ((x, codes), meta) = &mut *part;
-            row_by_row(x, codes, meta);
+            row_by_row(x, codes, &mut [], meta);
         });
     }
     quantized
@@ -170,12 +174,12 @@ impl Region<'_> {
         }
     }
 
-    /// Codes and group facts from term `term` of `row` on, quantized for `group`.
-    fn quantized_term(&self, group: usize, row: usize, term: usize) -> (&[i8], &[GroupMeta]) {
+    /// Both kinds of codes and the group facts from `row` on, quantized for `group`.
+    fn quantized(&self, group: usize, row: usize) -> (&[i8], &[i16], &[GroupMeta]) {
         // Every group size in use was quantized before the region began.
-        self.quantized.iter().find(|quantized| quantized.group == group).map_or((&[], &[]), |quantized| {
-            let line = row * TERMS + term;
-            (&quantized.codes[line * self.columns..], &quantized.meta[line * (self.columns / group)..])
+        self.quantized.iter().find(|quantized| quantized.group == group).map_or((&[], &[], &[]), |quantized| {
+            let at = row * self.columns;
+            (&quantized.codes[TERMS * at..], &quantized.wide[at..], &quantized.meta[at / group..])
         })
     }
 }
@@ -234,7 +238,7 @@ impl<'a> Plan<'a> {
 
     /// All rows against one tile (of both matrices, if gated).
     unsafe fn stream_tile<K: Kernels>(&self, region: &Region<'_>, tile: usize) {
-        let mut sums = MaybeUninit::<[f32; STREAM_ROWS * TERMS * 2 * MAX_LANES]>::uninit();
+        let mut sums = MaybeUninit::<[f32; STREAM_ROWS * 2 * MAX_LANES]>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
         // SAFETY: the caller's promise; `sums` has room for all rows of a streaming product, gate beside up, and what is
         // read of it was written by `stream_rows`.
@@ -334,48 +338,36 @@ macro_rules! with_bits {
     };
 }
 
-/// All rows of the region against tile `tile`: `lanes` sums per row, rows `stride` apart. `out` has room for `TERMS` times
-/// as many.
+/// All rows of the region against tile `tile`: `lanes` sums per row, rows `stride` apart.
 unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: usize, out: *mut f32, stride: usize) {
     let Some(layout) = region.integer_layout(matrix) else { return };
-    let lines = region.rows * TERMS;
-    let mut line = 0;
-    while line < lines {
-        let count = STREAM_BLOCK.min(lines - line);
-        let (codes, meta) = region.quantized_term(layout.group, line / TERMS, line % TERMS);
+    let mut row = 0;
+    while row < region.rows {
+        let count = STREAM_BLOCK.min(region.rows - row);
+        let (codes, wide, meta) = region.quantized(layout.group, row);
         let arguments = Stream {
             tile: matrix.data()[tile * layout.tile_bytes()..].as_ptr(),
             groups: layout.groups,
             blocks_per_group: layout.group / BLOCK,
             scale_kind: layout.scale_kind,
             affine: !layout.symmetric,
-            offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
+            offset: stream_offset::<K>(layout.bits, layout.center(), layout.symmetric),
             codes: codes.as_ptr(),
-            code_stride: region.columns,
+            wide: wide.as_ptr(),
+            columns: region.columns,
             meta: meta.as_ptr(),
-            out: out.wrapping_add(line * stride),
+            out: out.wrapping_add(row * stride),
             out_stride: stride,
         };
-        // SAFETY: the tile lies within the matrix; the quantized activations hold `count` terms from `line` on, and so
+        // SAFETY: the tile lies within the matrix; the quantized activations hold `count` rows from `row` on, and so
         // does `out`.
         unsafe {
             match count {
                 1 => stream_bits::<K, 1>(layout.bits, &arguments),
-                2 => stream_bits::<K, 2>(layout.bits, &arguments),
-                3 => stream_bits::<K, 3>(layout.bits, &arguments),
                 _ => stream_bits::<K, STREAM_BLOCK>(layout.bits, &arguments),
             }
         }
-        line += count;
-    }
-    for row in 0..region.rows {
-        for lane in 0..K::LANES {
-            // SAFETY: all lines were written above; a row's sum lands on or before its own terms, which are read first.
-            unsafe {
-                let terms = out.add(row * TERMS * stride + lane);
-                *out.add(row * stride + lane) = *terms + *terms.add(stride);
-            }
-        }
+        row += count;
     }
 }
 
@@ -489,32 +481,30 @@ unsafe fn pass_fast<K: Kernels>(
                     }
                 }
             }
-            for term in 0..TERMS {
-                let (codes, meta) = region.quantized_term(layout.group, first_row, term);
-                let mut row = 0;
-                while row < rows {
-                    let arguments = PanelFast {
-                        weights,
-                        scales,
-                        biases,
-                        affine: !layout.symmetric,
-                        offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
-                        groups,
-                        blocks_per_group,
-                        codes: codes[row * TERMS * region.columns + group * layout.group..].as_ptr(),
-                        code_stride: TERMS * region.columns,
-                        meta: meta[row * TERMS * layout.groups + group..].as_ptr(),
-                        meta_stride: TERMS * layout.groups,
-                        out: out.add(row * K::TILES * K::LANES),
-                    };
-                    // Unpacked codes of up to four bits are all alike.
-                    row += match layout.bits {
-                        2..=4 => K::panel_fast::<4>(&arguments, rows - row),
-                        5 => K::panel_fast::<5>(&arguments, rows - row),
-                        6 => K::panel_fast::<6>(&arguments, rows - row),
-                        _ => K::panel_fast::<8>(&arguments, rows - row),
-                    };
-                }
+            let (codes, _, meta) = region.quantized(layout.group, first_row);
+            let mut row = 0;
+            while row < rows {
+                let arguments = PanelFast {
+                    weights,
+                    scales,
+                    biases,
+                    affine: !layout.symmetric,
+                    offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
+                    groups,
+                    blocks_per_group,
+                    codes: codes[row * TERMS * region.columns + group * layout.group..].as_ptr(),
+                    columns: region.columns,
+                    meta: meta[row * layout.groups + group..].as_ptr(),
+                    meta_stride: layout.groups,
+                    out: out.add(row * K::TILES * K::LANES),
+                };
+                // Unpacked codes of up to four bits are all alike.
+                row += match layout.bits {
+                    2..=4 => K::panel_fast::<4>(&arguments, rows - row),
+                    5 => K::panel_fast::<5>(&arguments, rows - row),
+                    6 => K::panel_fast::<6>(&arguments, rows - row),
+                    _ => K::panel_fast::<8>(&arguments, rows - row),
+                };
             }
         }
     }

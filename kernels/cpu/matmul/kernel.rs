@@ -10,7 +10,7 @@
 use super::{
     layout::{BLOCK, QUAD, ScaleKind},
     matrix::DenseKind,
-    quantize::GroupMeta,
+    quantize::{GroupMeta, TERMS},
     simd::Simd,
 };
 
@@ -32,7 +32,7 @@ macro_rules! for_bytes {
 }
 
 /// How far ahead of the weights in use the cache is asked for more, in bytes.
-const PREFETCH: usize = 1024;
+const PREFETCH: usize = 2048;
 
 /// Operands of [`stream`].
 pub(crate) struct Stream {
@@ -44,10 +44,12 @@ pub(crate) struct Stream {
     pub(crate) affine: bool,
     /// Added to every code: see [`code_offset`].
     pub(crate) offset: f32,
-    /// Quantized activations, rows `code_stride` apart.
+    /// Quantized activations: `[rows, TERMS, columns]`.
     pub(crate) codes: *const i8,
-    pub(crate) code_stride: usize,
-    /// Per group, rows `groups` apart.
+    /// The same, both terms in one number: `[rows, columns]`. Read where [`Simd::WIDE`].
+    pub(crate) wide: *const i16,
+    pub(crate) columns: usize,
+    /// `[rows, groups]`
     pub(crate) meta: *const GroupMeta,
     /// `lanes` sums per row, rows `out_stride` apart; written.
     pub(crate) out: *mut f32,
@@ -59,6 +61,11 @@ pub(crate) struct Stream {
 pub(crate) fn code_offset<S: Simd>(bits: usize, center: f32, symmetric: bool) -> f32 {
     let subtracted_already = if bits == 8 { S::ZERO_POINT } else { 0.0 };
     subtracted_already - if symmetric { center } else { 0.0 }
+}
+
+/// [`code_offset`] for [`stream`], which takes 8-bit codes as they are where [`Simd::WIDE`].
+pub(crate) fn stream_offset<S: Simd>(bits: usize, center: f32, symmetric: bool) -> f32 {
+    code_offset::<S>(bits, center, symmetric) - if bits == 8 && S::WIDE { S::ZERO_POINT } else { 0.0 }
 }
 
 /// The part of quad `q` that a plane of `WIDTH` bits holds, moved to bit `LOW`.
@@ -137,32 +144,19 @@ pub(crate) unsafe fn stream<S: Simd, const BITS: usize, const ROWS: usize>(argum
 unsafe fn stream_groups<S: Simd, const BITS: usize, const ROWS: usize>(arguments: &Stream, blocks_per_group: usize) {
     let block_bytes = BITS * S::LANES * QUAD;
     let scales_bytes = S::LANES * arguments.scale_kind.bytes();
-    let flush = S::flush_interval(BITS);
     // SAFETY: every offset stays within the tile (its group records in order), the activations and the output.
     unsafe {
         let mut at = arguments.tile;
-        let mut codes = arguments.codes;
+        let mut column = 0;
         let mut total = [S::zero(); ROWS];
         for group in 0..arguments.groups {
-            let mut sum = [S::ints_zero(); ROWS];
-            for _ in 0..blocks_per_group {
-                S::prefetch(at.wrapping_add(PREFETCH));
-                S::prefetch(at.wrapping_add(PREFETCH + 64));
-                let mut partial = [S::partial_zero(); ROWS];
-                for_quads!(Q, {
-                    let weights = dot_quad::<S, BITS>(at, Q);
-                    for row in 0..ROWS {
-                        let activations = S::splat_quad(codes.add(row * arguments.code_stride + Q * QUAD));
-                        (sum[row], partial[row]) = S::dot::<BITS>(sum[row], partial[row], weights, activations);
-                        if (Q + 1usize).is_multiple_of(flush) {
-                            sum[row] = S::flush(sum[row], partial[row]);
-                            partial[row] = S::partial_zero();
-                        }
-                    }
-                });
-                at = at.add(block_bytes);
-                codes = codes.add(BLOCK);
-            }
+            let sum = if BITS == 8 && S::WIDE {
+                stream_group_wide::<S, ROWS>(arguments, at, column, blocks_per_group)
+            } else {
+                stream_group::<S, BITS, ROWS>(arguments, at, column, blocks_per_group)
+            };
+            at = at.add(blocks_per_group * block_bytes);
+            column += blocks_per_group * BLOCK;
             let scales = load_scales::<S>(arguments.scale_kind, at);
             at = at.add(scales_bytes);
             for row in 0..ROWS {
@@ -185,6 +179,77 @@ unsafe fn stream_groups<S: Simd, const BITS: usize, const ROWS: usize>(arguments
         for row in 0..ROWS {
             S::store(arguments.out.add(row * arguments.out_stride), total[row]);
         }
+    }
+}
+
+/// The integer sums of the group at `at`, whose first column is `column`.
+#[inline(always)]
+unsafe fn stream_group<S: Simd, const BITS: usize, const ROWS: usize>(
+    arguments: &Stream,
+    at: *const u8,
+    column: usize,
+    blocks: usize,
+) -> [S::Ints; ROWS] {
+    let flush = S::flush_interval(BITS);
+    // SAFETY: as in `stream_groups`.
+    unsafe {
+        let mut sum = [S::ints_zero(); ROWS];
+        let mut partial = [[S::partial_zero(); TERMS]; ROWS];
+        for block in 0..blocks {
+            let at = at.add(block * BITS * S::LANES * QUAD);
+            let codes = arguments.codes.add(column + block * BLOCK);
+            S::prefetch(at.wrapping_add(PREFETCH));
+            S::prefetch(at.wrapping_add(PREFETCH + 64));
+            for_quads!(Q, {
+                let weights = dot_quad::<S, BITS>(at, Q);
+                for row in 0..ROWS {
+                    for term in 0..TERMS {
+                        let activations = S::splat_quad(codes.add((row * TERMS + term) * arguments.columns + Q * QUAD));
+                        partial[row][term] = S::dot::<BITS>(partial[row][term], weights, activations);
+                        if flush <= 8 && (Q + 1usize).is_multiple_of(flush) {
+                            sum[row] = S::flush(sum[row], partial[row][term], term);
+                            partial[row][term] = S::partial_zero();
+                        }
+                    }
+                }
+            });
+        }
+        if flush > 8 {
+            for row in 0..ROWS {
+                for term in 0..TERMS {
+                    sum[row] = S::flush(sum[row], partial[row][term], term);
+                }
+            }
+        }
+        sum
+    }
+}
+
+/// [`stream_group`] for 8-bit codes and activations of 16 bits.
+#[inline(always)]
+unsafe fn stream_group_wide<S: Simd, const ROWS: usize>(
+    arguments: &Stream,
+    at: *const u8,
+    column: usize,
+    blocks: usize,
+) -> [S::Ints; ROWS] {
+    let vector = S::LANES * QUAD;
+    // SAFETY: as in `stream_groups`.
+    unsafe {
+        let mut sums = [[S::ints_zero(); 2]; ROWS];
+        for block in 0..blocks {
+            let at = at.add(block * 8 * vector);
+            for_quads!(Q, {
+                if (Q * vector).is_multiple_of(64) {
+                    S::prefetch(at.wrapping_add(PREFETCH + Q * vector));
+                }
+                for row in 0..ROWS {
+                    let activations = arguments.wide.add(row * arguments.columns + column + block * BLOCK + Q * QUAD);
+                    sums[row] = S::dot_wide(sums[row], at.add(Q * vector), activations);
+                }
+            });
+        }
+        sums.map(|sums| S::join_wide(sums))
     }
 }
 
@@ -255,9 +320,9 @@ pub(crate) struct PanelFast {
     pub(crate) offset: f32,
     pub(crate) groups: usize,
     pub(crate) blocks_per_group: usize,
-    /// Quantized activations of the first column of the panel, rows `code_stride` apart.
+    /// Quantized activations, `[rows, TERMS, columns]`, from the first column of the panel on.
     pub(crate) codes: *const i8,
-    pub(crate) code_stride: usize,
+    pub(crate) columns: usize,
     pub(crate) meta: *const GroupMeta,
     pub(crate) meta_stride: usize,
     /// `[rows][tiles][lanes]`, added to.
@@ -289,6 +354,7 @@ unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROW
     blocks_per_group: usize,
 ) {
     let vector = S::LANES * QUAD;
+    let block_bytes = 8 * TILES * vector;
     let flush = S::flush_interval(BITS);
     // SAFETY: the caller's promise.
     unsafe {
@@ -296,7 +362,7 @@ unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROW
         let mut codes = [arguments.codes; ROWS];
         let mut meta = [arguments.meta; ROWS];
         for row in 0..ROWS {
-            codes[row] = codes[row].add(row * arguments.code_stride);
+            codes[row] = codes[row].add(row * TERMS * arguments.columns);
             meta[row] = meta[row].add(row * arguments.meta_stride);
         }
         let mut total = [[S::zero(); TILES]; ROWS];
@@ -307,29 +373,40 @@ unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROW
         }
         for group in 0..arguments.groups {
             let mut sum = [[S::ints_zero(); TILES]; ROWS];
-            for _ in 0..blocks_per_group {
+            for term in 0..TERMS {
                 let mut partial = [[S::partial_zero(); TILES]; ROWS];
-                for_quads!(Q, {
-                    let mut weights = [S::splat_byte(0); TILES];
-                    for tile in 0..TILES {
-                        weights[tile] = S::load_bytes(at.add((Q * TILES + tile) * vector));
-                    }
-                    for row in 0..ROWS {
-                        let activations = S::splat_quad(codes[row].add(Q * QUAD));
+                for block in 0..blocks_per_group {
+                    let at = at.add(block * block_bytes);
+                    let column = term * arguments.columns + block * BLOCK;
+                    for_quads!(Q, {
+                        let mut weights = [S::splat_byte(0); TILES];
                         for tile in 0..TILES {
-                            let (sum, partial) = (&mut sum[row][tile], &mut partial[row][tile]);
-                            (*sum, *partial) = S::dot::<BITS>(*sum, *partial, weights[tile], activations);
-                            if (Q + 1usize).is_multiple_of(flush) {
-                                *sum = S::flush(*sum, *partial);
-                                *partial = S::partial_zero();
+                            weights[tile] = S::load_bytes(at.add((Q * TILES + tile) * vector));
+                        }
+                        for row in 0..ROWS {
+                            let activations = S::splat_quad(codes[row].add(column + Q * QUAD));
+                            for tile in 0..TILES {
+                                let (sum, partial) = (&mut sum[row][tile], &mut partial[row][tile]);
+                                *partial = S::dot::<BITS>(*partial, weights[tile], activations);
+                                if flush <= 8 && (Q + 1usize).is_multiple_of(flush) {
+                                    *sum = S::flush(*sum, *partial, term);
+                                    *partial = S::partial_zero();
+                                }
                             }
                         }
-                    }
-                });
-                at = at.add(8 * TILES * vector);
-                for row in 0..ROWS {
-                    codes[row] = codes[row].add(BLOCK);
+                    });
                 }
+                if flush > 8 {
+                    for row in 0..ROWS {
+                        for tile in 0..TILES {
+                            sum[row][tile] = S::flush(sum[row][tile], partial[row][tile], term);
+                        }
+                    }
+                }
+            }
+            at = at.add(blocks_per_group * block_bytes);
+            for row in 0..ROWS {
+                codes[row] = codes[row].add(blocks_per_group * BLOCK);
             }
             for row in 0..ROWS {
                 let meta = &*meta[row].add(group);

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use thiserror::Error;
 
 use super::layout::{ScaleKind, TileLayout};
-use crate::{Context, FloatSlice, aligned::AlignedBytes};
+use crate::{Context, FloatSlice, weight_memory::WeightBytes};
 
 /// A weight quantized the MLX affine way, as it lies in a file.
 ///
@@ -174,7 +174,7 @@ pub struct Matrix {
     out_features: usize,
     in_features: usize,
     format: Format,
-    data: AlignedBytes,
+    data: WeightBytes,
 }
 
 /// Rows per tile on an instruction set: the 32-bit lanes of its vectors.
@@ -187,10 +187,8 @@ fn lanes(context: &Context) -> usize {
     }
 }
 
-fn allocate(bytes: usize) -> Result<AlignedBytes, MatrixError> {
-    let data = AlignedBytes::zeroed(bytes).ok_or(MatrixError::OutOfMemory { bytes })?;
-    data.prefer_huge_pages();
-    Ok(data)
+fn allocate(context: &Context, bytes: usize) -> Result<WeightBytes, MatrixError> {
+    context.weight_memory().zeroed(bytes).ok_or(MatrixError::OutOfMemory { bytes })
 }
 
 impl Matrix {
@@ -226,7 +224,7 @@ impl Matrix {
         let (scale_kind, symmetric) = classify(&scales, &biases, out_features * groups, (1 << (bits - 1)) as f32);
         let layout = TileLayout { lanes: lanes(context), bits, group: group_size, groups, scale_kind, symmetric };
         let tiles = out_features.div_ceil(layout.lanes);
-        let mut data = allocate(tiles * layout.tile_bytes())?;
+        let mut data = allocate(context, tiles * layout.tile_bytes())?;
         let row_bytes = in_features / 8 * bits;
         let record_bytes = layout.record_bytes();
         let fill = |tile: usize, target: &mut [u8]| {
@@ -278,7 +276,7 @@ impl Matrix {
         }
         let lanes = lanes(context);
         let tile_bytes = in_features * lanes * width;
-        let mut data = allocate(out_features.div_ceil(lanes) * tile_bytes)?;
+        let mut data = allocate(context, out_features.div_ceil(lanes) * tile_bytes)?;
         let fill = |tile: usize, target: &mut [u8]| {
             for lane in 0..lanes.min(out_features - tile * lanes) {
                 let row = &bytes[(tile * lanes + lane) * in_features * width..][..in_features * width];

@@ -3,7 +3,10 @@
 
 use std::arch::aarch64::*;
 
-use super::simd::{Simd, compile_kernels};
+use super::{
+    quantize::TERM_WEIGHTS,
+    simd::{Simd, compile_kernels},
+};
 
 /// NEON as every aarch64 machine has it.
 #[derive(Clone, Copy)]
@@ -22,7 +25,7 @@ macro_rules! common {
         type Floats = float32x4_t;
         type Ints = int32x4_t;
         type Bytes = uint8x16_t;
-        type Partial = ();
+        type Partial = int32x4_t;
 
         #[inline(always)]
         unsafe fn zero() -> float32x4_t {
@@ -172,14 +175,18 @@ macro_rules! common {
             unsafe { veorq_u8(codes, vdupq_n_u8(128)) }
         }
         #[inline(always)]
-        unsafe fn partial_zero() {}
-        #[inline(always)]
-        fn flush_interval(_bits: usize) -> usize {
-            8
+        unsafe fn partial_zero() -> int32x4_t {
+            // SAFETY: as above.
+            unsafe { vdupq_n_s32(0) }
         }
         #[inline(always)]
-        unsafe fn flush(sum: int32x4_t, (): ()) -> int32x4_t {
-            sum
+        fn flush_interval(_bits: usize) -> usize {
+            usize::MAX
+        }
+        #[inline(always)]
+        unsafe fn flush(sum: int32x4_t, partial: int32x4_t, term: usize) -> int32x4_t {
+            // SAFETY: as above.
+            unsafe { vmlaq_n_s32(sum, partial, TERM_WEIGHTS[term]) }
         }
         #[inline(always)]
         unsafe fn prefetch(at: *const u8) {
@@ -195,19 +202,14 @@ impl Simd for Neon {
     common!();
 
     #[inline(always)]
-    unsafe fn dot<const BITS: usize>(
-        sum: int32x4_t,
-        (): (),
-        weights: uint8x16_t,
-        activations: uint8x16_t,
-    ) -> (int32x4_t, ()) {
+    unsafe fn dot<const BITS: usize>(partial: int32x4_t, weights: uint8x16_t, activations: uint8x16_t) -> int32x4_t {
         // SAFETY: as above.
         unsafe {
             let (weights, activations) = (vreinterpretq_s8_u8(weights), vreinterpretq_s8_u8(activations));
             // Pairs of columns, then of pairs: |w| <= 128 times |x| <= 127 fits 16 bits, and so do not two of them.
             let low = vpaddlq_s16(vmull_s8(vget_low_s8(weights), vget_low_s8(activations)));
             let high = vpaddlq_s16(vmull_high_s8(weights, activations));
-            (vaddq_s32(sum, vpaddq_s32(low, high)), ())
+            vaddq_s32(partial, vpaddq_s32(low, high))
         }
     }
 }
@@ -216,13 +218,8 @@ impl Simd for NeonDotprod {
     common!();
 
     #[inline(always)]
-    unsafe fn dot<const BITS: usize>(
-        sum: int32x4_t,
-        (): (),
-        weights: uint8x16_t,
-        activations: uint8x16_t,
-    ) -> (int32x4_t, ()) {
-        let mut sum = sum;
+    unsafe fn dot<const BITS: usize>(partial: int32x4_t, weights: uint8x16_t, activations: uint8x16_t) -> int32x4_t {
+        let mut sum = partial;
         // SAFETY: as above. The intrinsic is unstable; the instruction is what `dotprod` means.
         unsafe {
             std::arch::asm!(
@@ -233,11 +230,11 @@ impl Simd for NeonDotprod {
                 options(pure, nomem, nostack, preserves_flags)
             );
         }
-        (sum, ())
+        sum
     }
 }
 
 // 4 tiles x 2 rows of integer sums and as many float sums leave 16 of the 32 registers for operands; 4 x 5 float sums
 // leave 12.
-compile_kernels!(Neon, "neon", tiles 4, rows 2, rows_f32 5);
-compile_kernels!(NeonDotprod, "neon,dotprod", tiles 4, rows 2, rows_f32 5);
+compile_kernels!(Neon, crate::simd::F32x4, "neon", tiles 4, rows 2, rows_f32 5);
+compile_kernels!(NeonDotprod, crate::simd::F32x4, "neon,dotprod", tiles 4, rows 2, rows_f32 5);

@@ -1,11 +1,19 @@
-//! Activations as the sum of two signed 8-bit terms, one scale per term and group of consecutive elements.
+//! Activations as the sum of two signed 8-bit terms, one scale per group of consecutive elements.
 //!
-//! One term is what most engines use. It loses about half a percent per product, which small models do not survive: the
-//! second term quantizes what the first left over and brings the loss to a few hundred-thousandths, at no cost where
-//! reading the weights is what takes the time (docs/decisions/activation-terms.md).
+//! One term is what most engines use. It loses about half a percent per product, which small models do not survive: two
+//! bring the loss to a few hundred-thousandths, at no cost where reading the weights is what takes the time
+//! (docs/decisions/activation-terms.md).
+//!
+//! A code is a whole number up to 32,512 in magnitude, written with two digits to the base 255:
+//! `code = 255 * first + second`, each digit from -127 to 127. Every code has exactly one such pair, no digit needs the
+//! value -128, which some byte products cannot take, and the two products are joined while they are still integers.
 
-/// Terms per activation. The codes of a row are `[TERMS, in_features]`, its facts `[TERMS, groups]`.
+/// Terms per activation. The codes of a row are `[TERMS, in_features]`.
 pub(crate) const TERMS: usize = 2;
+/// What the digits of each term count.
+pub(crate) const TERM_WEIGHTS: [i32; TERMS] = [255, 1];
+/// The greatest code: both digits 127.
+const LARGEST_CODE: f32 = 127.0 * 255.0 + 127.0;
 
 /// What a product needs to know about one group of quantized activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -19,55 +27,72 @@ pub(crate) struct GroupMeta {
     pub(crate) scaled_sum: f32,
 }
 
-/// Quantizes a row: `scale = max |x| * (1/127)`, `code = round(x / scale)` to nearest, ties to even; then, likewise, what
-/// that leaves over. A group with a NaN or an infinity gets a scale that is one, so that the product shows it.
+/// Quantizes a row: `scale = max |x| * (1/32512)`, `code = round(x / scale)` to nearest, ties to even. The codes' digits
+/// go to `codes` (`[TERMS, columns]`), the codes themselves to `wide` unless that is empty. A group with a NaN or an
+/// infinity gets a scale that is one, so that the product shows it.
 #[inline(always)]
-pub(crate) fn quantize_row(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [GroupMeta]) {
+pub(crate) fn quantize_row(x: &[f32], group: usize, codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]) {
     match group {
-        32 => quantize_groups::<32>(x, codes, meta),
-        64 => quantize_groups::<64>(x, codes, meta),
-        _ => quantize_groups::<128>(x, codes, meta),
+        32 => quantize_groups::<32>(x, codes, wide, meta),
+        64 => quantize_groups::<64>(x, codes, wide, meta),
+        _ => quantize_groups::<128>(x, codes, wide, meta),
     }
 }
 
 #[inline(always)]
-fn quantize_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], meta: &mut [GroupMeta]) {
-    let (codes, rest_codes) = codes.split_at_mut(x.len());
-    let (meta, rest_meta) = meta.split_at_mut(x.len() / GROUP);
-    let first = codes.as_chunks_mut::<GROUP>().0.iter_mut().zip(meta);
-    let second = rest_codes.as_chunks_mut::<GROUP>().0.iter_mut().zip(rest_meta);
-    for ((x, first), second) in x.as_chunks::<GROUP>().0.iter().zip(first).zip(second) {
-        let mut rest = *x;
-        quantize_group(&mut rest, first.0, first.1);
-        quantize_group(&mut rest, second.0, second.1);
+fn quantize_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]) {
+    let (first, second) = codes.split_at_mut(x.len());
+    let digits = first.as_chunks_mut::<GROUP>().0.iter_mut().zip(second.as_chunks_mut::<GROUP>().0);
+    let mut wide = wide.as_chunks_mut::<GROUP>().0.iter_mut();
+    for ((x, (first, second)), meta) in x.as_chunks::<GROUP>().0.iter().zip(digits).zip(meta) {
+        quantize_group(x, first, second, wide.next(), meta);
     }
 }
 
-/// Quantizes one group and leaves in `x` what its codes do not hold.
+/// Quantizes one group.
 ///
 /// Loops over arrays of fixed size, so that the compiler makes vector code of them where this is inlined. (Not `map`:
 /// that is not always inlined, and then not compiled for the instruction set of the caller.)
 #[inline(always)]
-fn quantize_group<const GROUP: usize>(x: &mut [f32; GROUP], codes: &mut [i8; GROUP], meta: &mut GroupMeta) {
+fn quantize_group<const GROUP: usize>(
+    x: &[f32; GROUP],
+    first: &mut [i8; GROUP],
+    second: &mut [i8; GROUP],
+    wide: Option<&mut [i16; GROUP]>,
+    meta: &mut GroupMeta,
+) {
     // Adding 1.5 * 2^23 rounds to an integer (ties to even) and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
+    const BASE: i32 = TERM_WEIGHTS[0];
     // Magnitudes order like their bit patterns; NaN is above all.
     let mut largest = 0u32;
-    for value in x.iter() {
+    for value in x {
         largest = largest.max(value.to_bits() & 0x7fff_ffff);
     }
     let largest = f32::from_bits(largest);
-    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-    let scale = largest * (1.0 / 127.0);
+    let inverse = if largest > 0.0 { LARGEST_CODE / largest } else { 0.0 };
+    let scale = largest * (1.0 / LARGEST_CODE);
     let mut sum = 0i32;
-    for (code, value) in codes.iter_mut().zip(x) {
-        let shifted = *value * inverse + ROUND;
-        let rounded = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-        *code = rounded as i8;
-        sum = sum.wrapping_add(rounded);
-        *value -= (shifted - ROUND) * scale;
+    let mut all = [0i32; GROUP];
+    for (index, code) in all.iter_mut().enumerate() {
+        *code = rounded(x[index] * inverse + ROUND);
+        // 255 is odd, so a code is never half-way between two multiples of it: any rounding finds the same digit.
+        let digit = rounded((*code as f32) * (1.0 / BASE as f32) + ROUND);
+        first[index] = digit as i8;
+        second[index] = (*code).wrapping_sub(digit.wrapping_mul(BASE)) as i8;
+        sum = sum.wrapping_add(*code);
+    }
+    if let Some(wide) = wide {
+        for (wide, code) in wide.iter_mut().zip(all) {
+            *wide = code as i16;
+        }
     }
     *meta = GroupMeta { scale, sum: sum as f32, scaled_sum: scale * sum as f32 };
+
+    #[inline(always)]
+    fn rounded(shifted: f32) -> i32 {
+        (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32)
+    }
 }
 
 #[cfg(test)]
@@ -75,30 +100,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_magnitude_becomes_127_and_ties_go_to_even() {
+    fn the_largest_magnitude_becomes_the_largest_code_and_ties_go_to_even() {
         let mut x = [0.0f32; 64];
-        (x[0], x[1], x[2], x[3]) = (-127.0, 2.5, 3.5, 126.4);
+        (x[0], x[1], x[2], x[3], x[4]) = (-32512.0, 2.5, 3.5, 32511.4, -128.0);
         x[32] = 1e-3;
-        let (mut codes, mut meta) = ([0; 128], [GroupMeta::default(); 4]);
-        quantize_row(&x, 32, &mut codes, &mut meta);
-        assert_eq!(codes[..4], [-127, 2, 4, 126]);
-        assert_eq!(meta[0], GroupMeta { scale: 1.0, sum: 5.0, scaled_sum: 5.0 });
-        assert_eq!((codes[32], meta[1].sum), (127, 127.0));
-        // What is left over: 0.5, -0.5 and 0.4, of which 0.5 becomes 127.
-        assert_eq!(codes[64..68], [0, 127, -127, 102]);
-        assert!((meta[2].scale - 0.5 / 127.0).abs() < 1e-7);
+        let (mut codes, mut wide, mut meta) = ([0; 128], [0; 64], [GroupMeta::default(); 2]);
+        quantize_row(&x, 32, &mut codes, &mut wide, &mut meta);
+        assert_eq!(wide[..5], [-32512, 2, 4, 32511, -128]);
+        assert_eq!(codes[..5], [-127, 0, 0, 127, -1]);
+        assert_eq!(codes[64..69], [-127, 2, 4, 126, 127]);
+        let sum = -32512.0 + 2.0 + 4.0 + 32511.0 - 128.0;
+        assert_eq!(meta[0], GroupMeta { scale: 1.0, sum, scaled_sum: sum });
+        assert_eq!((codes[32], codes[96], meta[1].sum), (127, 127, 32512.0));
+    }
+
+    #[test]
+    fn every_code_has_two_digits_that_give_it_back() {
+        for start in (-32512i32..=32512).step_by(30) {
+            let mut x: [f32; 32] = std::array::from_fn(|i| (start + i as i32).min(32512) as f32);
+            x[31] = 32512.0;
+            let (mut codes, mut meta) = ([0; 64], [GroupMeta::default(); 1]);
+            quantize_row(&x, 32, &mut codes, &mut [], &mut meta);
+            for (index, x) in x.iter().enumerate() {
+                let (first, second) = (i32::from(codes[index]), i32::from(codes[32 + index]));
+                assert_eq!((255 * first + second) as f32, *x);
+                assert!(first.abs() <= 127 && second.abs() <= 127, "{x}: {first}, {second}");
+            }
+        }
     }
 
     #[test]
     fn two_terms_hold_an_activation_to_fifteen_bits() {
         let x: [f32; 64] = std::array::from_fn(|i| ((i * 37 % 64) as f32 - 31.7) * if i == 5 { 900.0 } else { 1.3 });
-        let (mut codes, mut meta) = ([0; 128], [GroupMeta::default(); 4]);
-        quantize_row(&x, 32, &mut codes, &mut meta);
+        let (mut codes, mut meta) = ([0; 128], [GroupMeta::default(); 2]);
+        quantize_row(&x, 32, &mut codes, &mut [], &mut meta);
         for (i, x) in x.iter().enumerate() {
-            let group = i / 32;
-            let held = f32::from(codes[i]) * meta[group].scale + f32::from(codes[64 + i]) * meta[2 + group].scale;
-            let largest = meta[group].scale * 127.0;
-            assert!((held - x).abs() <= largest / 32_000.0, "{i}: {held} for {x}");
+            let scale = meta[i / 32].scale;
+            let held = (f32::from(codes[i]) * 255.0 + f32::from(codes[64 + i])) * scale;
+            assert!((held - x).abs() <= scale * 0.501, "{i}: {held} for {x}");
         }
     }
 
@@ -106,8 +145,8 @@ mod tests {
     fn a_group_of_zeros_has_scale_zero_and_a_nan_shows() {
         let mut x = [0.0f32; 64];
         x[40] = f32::NAN;
-        let (mut codes, mut meta) = ([1; 128], [GroupMeta::default(); 4]);
-        quantize_row(&x, 32, &mut codes, &mut meta);
+        let (mut codes, mut meta) = ([1; 128], [GroupMeta::default(); 2]);
+        quantize_row(&x, 32, &mut codes, &mut [], &mut meta);
         assert_eq!((codes[0], meta[0].scale, meta[0].sum), (0, 0.0, 0.0));
         assert!(meta[1].scale.is_nan());
     }

@@ -34,20 +34,21 @@ fn product(precision: Precision, weight: &Matrix, x: &[f32], output: &mut [f32])
     }
 }
 
-/// One term of a row of activations, quantized to signed 8 bits per group of consecutive elements.
+/// A row of activations, quantized per group of consecutive elements.
 pub(crate) struct QuantizedRow {
-    pub(crate) codes: Vec<i8>,
+    pub(crate) codes: Vec<i32>,
     pub(crate) scales: Vec<f32>,
 }
 
-/// Quantizes a row: `scale = max |x| * (1/127)`, `code = round(x / scale)` to nearest, ties to even.
+/// Quantizes a row: `scale = max |x| * (1/32512)`, `code = round(x / scale)` to nearest, ties to even. (That a code is
+/// written as two 8-bit terms elsewhere does not change its value.)
 pub(crate) fn quantize_row(x: &[f32], group: usize) -> QuantizedRow {
     let mut row = QuantizedRow { codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(x.len() / group) };
     for part in x.chunks(group) {
         let largest = part.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        row.scales.push(largest * (1.0 / 127.0));
-        row.codes.extend(part.iter().map(|value| (value * inverse).round_ties_even() as i8));
+        let inverse = if largest > 0.0 { 32512.0 / largest } else { 0.0 };
+        row.scales.push(largest * (1.0 / 32512.0));
+        row.codes.extend(part.iter().map(|value| (value * inverse).round_ties_even() as i32));
     }
     row
 }
@@ -61,16 +62,13 @@ pub(crate) fn product_exact(weight: &Matrix, x: &[f32], output: &mut [f32]) {
     }
 }
 
-/// The same product with activations as two 8-bit terms: for each term integer sums within each group, then
+/// The same product with quantized activations: integer sums within each group, then
 /// `scale * activation_scale * sum(code * x) + bias * activation_scale * sum(x)`.
 pub(crate) fn product_fast(weight: &Matrix, x: &[f32], output: &mut [f32]) {
     let Format::Quantized(layout) = weight.format() else { return product_exact(weight, x, output) };
-    let first = quantize_row(x, layout.group);
-    let held = first.codes.iter().enumerate().map(|(i, &code)| f32::from(code) * first.scales[i / layout.group]);
-    let rest: Vec<f32> = x.iter().zip(held).map(|(x, held)| x - held).collect();
-    let second = quantize_row(&rest, layout.group);
+    let x = quantize_row(x, layout.group);
     for (index, result) in output.iter_mut().enumerate() {
-        *result = row_fast(weight, layout, &first, index) + row_fast(weight, layout, &second, index);
+        *result = row_fast(weight, layout, &x, index);
     }
 }
 
@@ -83,8 +81,8 @@ fn row_fast(weight: &Matrix, layout: &TileLayout, x: &QuantizedRow, row: usize) 
         let mut dot = 0i32;
         let mut sum = 0i32;
         for (column, &code) in codes.iter().enumerate() {
-            dot += i32::from(layout.code(record, lane, column)) * i32::from(code);
-            sum += i32::from(code);
+            dot += i32::from(layout.code(record, lane, column)) * code;
+            sum += code;
         }
         let (scale, bias) = scale_and_bias(layout, record, lane);
         total += x.scales[group] * (scale * dot as f32 + bias * sum as f32);

@@ -1,7 +1,10 @@
 //! What a vector instruction set must offer for the products to be written once for all of them.
 #![allow(unsafe_code)]
 
-use super::kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast};
+use super::{
+    kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast},
+    quantize::GroupMeta,
+};
 use crate::Activation;
 
 /// Vectors of one instruction set: `LANES` 32-bit lanes, used as floats, as integers, or as `4 * LANES` bytes.
@@ -14,11 +17,14 @@ pub(crate) trait Simd: Copy + 'static {
     const LANES: usize;
     /// What [`Simd::dot`] subtracts from 8-bit codes: 128 where the instruction wants signed weights.
     const ZERO_POINT: f32;
+    /// Whether 8-bit codes are streamed against 16-bit activations ([`Simd::dot_wide`]): where byte products would
+    /// overflow 16 bits and need a fix-up each.
+    const WIDE: bool = false;
 
     type Floats: Copy;
     type Ints: Copy;
     type Bytes: Copy;
-    /// Sums narrower than 32 bits that some instruction sets keep for a few quads; `()` on the others.
+    /// Sums of one term: narrower than 32 bits, and flushed often, on some instruction sets.
     type Partial: Copy;
 
     unsafe fn zero() -> Self::Floats;
@@ -53,17 +59,26 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn recode(codes: Self::Bytes) -> Self::Bytes;
 
     unsafe fn partial_zero() -> Self::Partial;
-    /// After how many quads of `bits`-wide codes the partial sums must be flushed: 1, 2, 4 or 8.
+    /// After how many quads of `bits`-wide codes the partial sums must be flushed: 1, 2, 4 or 8. More than 8 stands for
+    /// the end of the group.
     fn flush_interval(bits: usize) -> usize;
-    /// Adds the products of four codes and four activations in each lane to either of the two sums.
+    /// Adds the products of four codes and four activations in each lane.
     unsafe fn dot<const BITS: usize>(
-        sum: Self::Ints,
         partial: Self::Partial,
         weights: Self::Bytes,
         activations: Self::Bytes,
-    ) -> (Self::Ints, Self::Partial);
-    /// Moves the partial sums into the full ones.
-    unsafe fn flush(sum: Self::Ints, partial: Self::Partial) -> Self::Ints;
+    ) -> Self::Partial;
+    /// Adds the partial sums of term `term`, times [`super::quantize::TERM_WEIGHTS`] of it, to the full ones.
+    unsafe fn flush(sum: Self::Ints, partial: Self::Partial, term: usize) -> Self::Ints;
+    /// Adds the products of a quad of 8-bit codes at `weights` and four 16-bit activations to two vectors of sums.
+    /// Called only where [`Simd::WIDE`].
+    unsafe fn dot_wide(sums: [Self::Ints; 2], _weights: *const u8, _activations: *const i16) -> [Self::Ints; 2] {
+        sums
+    }
+    /// What two vectors of sums come to, lane by lane.
+    unsafe fn join_wide(sums: [Self::Ints; 2]) -> Self::Ints {
+        sums[0]
+    }
     /// Asks for the cache line at `at`, which need not be valid.
     unsafe fn prefetch(at: *const u8);
 }
@@ -85,7 +100,7 @@ pub(crate) trait Kernels: Simd {
     unsafe fn panel_fast<const BITS: usize>(arguments: &PanelFast, rows: usize) -> usize;
     /// Likewise in single precision.
     unsafe fn panel_f32(arguments: &PanelF32, rows: usize) -> usize;
-    unsafe fn quantize(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [super::quantize::GroupMeta]);
+    unsafe fn quantize(x: &[f32], group: usize, codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]);
     /// In each of the rows of `width` sums, the first half becomes `activation(first half) * second half`.
     unsafe fn gate(activation: Activation, rows: &mut [f32], width: usize);
     unsafe fn finish(arguments: &Finish<'_>);
@@ -94,7 +109,7 @@ pub(crate) trait Kernels: Simd {
 /// Compiles the generic kernels for one instruction set: its target features, the tiles of a panel, and the rows of the
 /// integer and the single-precision register blocks.
 macro_rules! compile_kernels {
-    ($set:ty, $features:literal, tiles $tiles:literal, rows $rows:literal, rows_f32 $rows_f32:literal) => {
+    ($set:ty, $vector:ty, $features:literal, tiles $tiles:literal, rows $rows:literal, rows_f32 $rows_f32:literal) => {
         impl crate::matmul::simd::Kernels for $set {
             const TILES: usize = $tiles;
 
@@ -169,16 +184,18 @@ macro_rules! compile_kernels {
                 x: &[f32],
                 group: usize,
                 codes: &mut [i8],
+                wide: &mut [i16],
                 meta: &mut [crate::matmul::quantize::GroupMeta],
             ) {
-                crate::matmul::quantize::quantize_row(x, group, codes, meta);
+                crate::matmul::quantize::quantize_row(x, group, codes, wide, meta);
             }
 
             #[target_feature(enable = $features)]
             unsafe fn gate(activation: crate::Activation, rows: &mut [f32], width: usize) {
                 for row in rows.chunks_exact_mut(width) {
                     let (gate, up) = row.split_at_mut(width / 2);
-                    activation.apply_gated(gate, up);
+                    // SAFETY: as above; the vector type is one of this instruction set.
+                    unsafe { crate::activation::gate::<$vector>(activation, gate, up) };
                 }
             }
 

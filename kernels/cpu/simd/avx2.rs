@@ -25,7 +25,7 @@ pub(super) unsafe fn call<K: VectorKernel>(kernel: K) -> K::Output {
 
 /// Eight f32 lanes.
 #[derive(Clone, Copy)]
-pub(super) struct F32x8(__m256);
+pub(crate) struct F32x8(__m256);
 
 /// Safe methods whose body is one expression of intrinsics.
 macro_rules! lanewise {

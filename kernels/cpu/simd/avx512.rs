@@ -24,7 +24,7 @@ pub(super) unsafe fn call<K: VectorKernel>(kernel: K) -> K::Output {
 
 /// Sixteen f32 lanes.
 #[derive(Clone, Copy)]
-pub(super) struct F32x16(__m512);
+pub(crate) struct F32x16(__m512);
 
 /// Safe methods whose body is one expression of intrinsics.
 macro_rules! lanewise {

@@ -40,6 +40,8 @@ pub(crate) fn tanh<V: Vector>(x: V, constants: &ExpConstants<V>) -> V {
 /// The constants of [`exp`], so that loops load them once.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpConstants<V> {
+    /// 0.
+    pub(crate) zero: V,
     /// 1.
     pub(crate) one: V,
     minus_two: V,
@@ -61,6 +63,7 @@ impl<V: Vector> ExpConstants<V> {
         // SAFETY: the caller's promise.
         unsafe {
             Self {
+                zero: V::splat(0.0),
                 one: V::splat(1.0),
                 minus_two: V::splat(-2.0),
                 overflow: V::splat(OVERFLOW),

@@ -27,7 +27,7 @@ pub(super) unsafe fn call<K: VectorKernel>(kernel: K) -> K::Output {
 
 /// Four f32 lanes.
 #[derive(Clone, Copy)]
-pub(super) struct F32x4(float32x4_t);
+pub(crate) struct F32x4(float32x4_t);
 
 /// Safe methods whose body is one expression of intrinsics.
 macro_rules! lanewise {

@@ -87,6 +87,7 @@ pub fn replay<B: Backend>(
             }
         } else {
             backend.submit(&step, &mut kv, None, None)?;
+            backend.wait(&step, &mut kv)?;
         }
         if let Some(mismatch) = check(backend, std::mem::replace(&mut pending, next))? {
             return Ok(Some(mismatch));

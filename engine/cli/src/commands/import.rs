@@ -1,6 +1,6 @@
 //! `linnet import`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use linnet_library::{Affine, ImportOptions, Imported, Store, import};
 use linnet_models::SUPPORTED_ARCHITECTURES;
@@ -31,9 +31,21 @@ pub(crate) struct ConversionArguments {
 
 impl ConversionArguments {
     /// The quantization that was asked for.
-    pub(crate) fn affine(&self) -> Option<Affine> {
+    fn affine(&self) -> Option<Affine> {
         let bits = self.quantize.as_ref()?.parse().ok()?;
         Some(Affine { bits, group_size: self.group_size.parse().ok()? })
+    }
+
+    /// The import that was asked for.
+    pub(crate) fn options(&self) -> ImportOptions<'static> {
+        ImportOptions {
+            name: self.name.clone(),
+            quantize: self.affine(),
+            compact_scales: self.compact_scales,
+            supported: SUPPORTED_ARCHITECTURES,
+            replace: self.force,
+            ..ImportOptions::default()
+        }
     }
 }
 
@@ -56,28 +68,11 @@ pub(crate) struct ImportArguments {
 
 pub(crate) fn run(arguments: &ImportArguments) -> anyhow::Result<Exit> {
     let store = Store::from_environment()?;
-    let conversion = &arguments.conversion;
-    let imported = carry_out(&store, &arguments.path, conversion, conversion.name.clone(), conversion.affine())?;
-    tell(&imported, arguments.json)
-}
-
-/// Imports with a progress bar.
-pub(crate) fn carry_out(
-    store: &Store,
-    source: &Path,
-    conversion: &ConversionArguments,
-    name: Option<String>,
-    quantize: Option<Affine>,
-) -> anyhow::Result<Imported> {
-    let options = ImportOptions {
-        name,
-        quantize,
-        compact_scales: conversion.compact_scales,
-        supported: SUPPORTED_ARCHITECTURES,
-        replace: conversion.force,
-    };
+    let options = arguments.conversion.options();
     let report = Report::new();
-    Ok(import(store, source, &options, &mut |progress| report.import(&progress))?)
+    let imported = import(&store, &arguments.path, &options, &mut |progress| report.import(&progress))?;
+    drop(report);
+    tell(&imported, arguments.json)
 }
 
 /// Says what was imported.

@@ -1,10 +1,9 @@
 //! `linnet inspect`.
 
-use linnet_library::{ImportOptions, Inspection, Store, Verdict, inspect};
+use linnet_library::{ImportOptions, Inspection, STARTER, STARTER_NAME, Store, Verdict, inspect};
 use linnet_models::SUPPORTED_ARCHITECTURES;
 
 use crate::exit::Exit;
-use crate::models::{STARTER, STARTER_NAME};
 use crate::output;
 
 /// Arguments of `linnet inspect`.

@@ -1,9 +1,8 @@
 //! `linnet rm`.
 
-use linnet_library::Store;
+use linnet_library::{STARTER, STARTER_NAME, Store};
 
 use crate::exit::Exit;
-use crate::models::{STARTER, STARTER_NAME};
 use crate::output;
 
 /// Arguments of `linnet rm`.

@@ -7,12 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use linnet_api::{ApiState, DEFAULT_PORT, SamplingOverrides, ServedModel, ServerOptions, SingleModel};
-use linnet_library::{ModelEntry, Store};
+use linnet_library::{ModelEntry, STARTER, STARTER_NAME, Store};
 use linnet_runtime::{EngineOptions, LoadedModel};
 use tokio::net::TcpListener;
 
 use crate::exit::Exit;
-use crate::models::{self, RunArguments, STARTER, STARTER_NAME};
+use crate::models::{self, RunArguments};
 use crate::output;
 use crate::sampling::SamplingArguments;
 

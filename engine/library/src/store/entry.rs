@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::origin::Origin;
 use super::record::Record;
 use crate::config::Config;
 use crate::disk;
@@ -29,8 +30,8 @@ pub struct ModelEntry {
     pub quantization: Option<String>,
     /// Tokens of context that the model was trained for.
     pub context_length: Option<u64>,
-    /// The file, folder or hub address that it came from.
-    pub source: Option<String>,
+    /// Where it came from.
+    pub source: Option<Origin>,
     /// When it was imported: seconds since 1970 in UTC.
     pub created: Option<u64>,
     /// What the import changed or lost.

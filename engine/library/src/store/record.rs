@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::origin::Origin;
 use crate::disk;
 use crate::error::LibraryError;
 
@@ -13,11 +14,11 @@ pub(crate) const RECORD_NAME: &str = ".linnet.json";
 const RECORD_LIMIT: u64 = 4 << 20;
 
 /// What is known about a model's origin.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The file, folder or hub address that it was made from.
-    pub source: String,
-    /// The kind of source: "gguf", "huggingface", "mlx", "hub".
+    /// What it was made from.
+    pub source: Origin,
+    /// The format it had there: "gguf", "huggingface" or "mlx".
     pub format: String,
     /// What the import changed or lost.
     #[serde(default)]
@@ -28,7 +29,7 @@ pub struct Record {
 
 impl Record {
     /// A record of something that happens now.
-    pub fn now(source: String, format: &str, notes: Vec<String>) -> Self {
+    pub fn now(source: Origin, format: &str, notes: Vec<String>) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |duration| duration.as_secs());
         Record { source, format: format.to_owned(), notes, created }
     }

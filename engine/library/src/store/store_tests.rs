@@ -19,7 +19,10 @@ fn the_home_folder_follows_the_environment() {
         home_folder(|name| variables.iter().find(|entry| entry.0 == name).map(|entry| PathBuf::from(entry.1)))
     };
     assert_eq!(find(&[("LINNET_HOME", "/x"), ("HOME", "/h")]).unwrap(), Path::new("/x"));
-    if cfg!(target_os = "linux") {
+    if cfg!(target_os = "macos") {
+        let place = Path::new("/h/Library/Application Support/Linnet");
+        assert_eq!(find(&[("XDG_DATA_HOME", "/d"), ("HOME", "/h")]).unwrap(), place);
+    } else {
         assert_eq!(find(&[("XDG_DATA_HOME", "/d"), ("HOME", "/h")]).unwrap(), Path::new("/d/linnet"));
         assert_eq!(find(&[("XDG_DATA_HOME", "rel"), ("HOME", "/h")]).unwrap(), Path::new("/h/.local/share/linnet"));
     }

@@ -28,7 +28,7 @@ impl PositionedWrite for File {
     }
 
     fn sync(&self) -> std::io::Result<()> {
-        self.sync_all()
+        disk::sync(self)
     }
 }
 

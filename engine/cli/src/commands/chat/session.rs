@@ -17,7 +17,7 @@ use super::command::{self, Line};
 use super::conversation::{Conversation, End, stats};
 use super::{ChatArguments, open};
 use crate::exit::Exit;
-use crate::models::{self, home};
+use crate::models;
 use crate::output;
 
 /// Lines kept from conversation to conversation.
@@ -84,7 +84,7 @@ pub(crate) fn run(
     eprintln!("loading {} ...", entry.name);
     let mut conversation = open(arguments, entry)?;
     eprintln!("{} is ready. Ask something; /help lists the commands, /exit leaves.", entry.name);
-    let mut prompt = Prompt::new(home(store).join("chat_history"))?;
+    let mut prompt = Prompt::new(store.home().join("chat_history"))?;
     let mut was_interrupted = false;
     loop {
         let line = match prompt.read() {

@@ -1,0 +1,255 @@
+//! From a model's name to a model of the store: downloaded, imported, and the download removed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::affine::Affine;
+use crate::blocking::blocking;
+use crate::error::LibraryError;
+use crate::hub::{BlobLock, HubClient};
+use crate::import::{ImportOptions, Imported, Progress, import};
+use crate::pull::{PullRequest, pull};
+use crate::pull_error::PullError;
+use crate::pull_progress::PullProgress;
+use crate::starter::{STARTER, STARTER_NAME, STARTER_SAMPLING, fetch_starter};
+use crate::store::{ModelEntry, Origin, Store};
+
+/// Folder below Linnet's home where downloads lie until they are imported.
+const DOWNLOADS: &str = "downloads";
+
+/// Time between two looks at a lock that another has.
+const LOCK_POLL: Duration = Duration::from_millis(200);
+
+/// What the starter is quantized to when it comes from the hub in bf16: a model this small loses too much at 4 bits.
+const STARTER_AFFINE: Affine = Affine { bits: 8, group_size: 64 };
+
+/// A model that can be pulled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PullTarget {
+    /// The starter model, from wherever it can be had.
+    Starter,
+    /// A repository of the hub.
+    Repository(PullRequest),
+}
+
+impl PullTarget {
+    /// What a name means: `starter`, or else a repository on its main branch.
+    pub fn named(model: &str) -> Self {
+        if model == STARTER { Self::Starter } else { Self::Repository(PullRequest::new(model)) }
+    }
+
+    /// The model's name in the store where the user gives none.
+    pub fn default_name(&self) -> &str {
+        match self {
+            Self::Starter => STARTER_NAME,
+            Self::Repository(request) => &request.id,
+        }
+    }
+
+    /// The name of a folder that is this target's own, so that an interrupted pull finds its bytes again.
+    fn folder_name(&self) -> String {
+        match self {
+            Self::Starter => STARTER_NAME.to_owned(),
+            Self::Repository(request) => request.folder_name(),
+        }
+    }
+}
+
+/// Why a pull into the store did not finish.
+#[derive(Debug, thiserror::Error)]
+pub enum StorePullError {
+    /// The download failed.
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    /// The import or the store refused.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+}
+
+/// What a pull into the store is doing.
+#[derive(Clone, Copy, Debug)]
+pub enum StorePullProgress<'a> {
+    /// Files are coming.
+    Downloading(&'a PullProgress),
+    /// What came is imported.
+    Importing(&'a Progress),
+}
+
+/// Hears about progress; called from several threads, so let it be quick.
+pub type StorePullListener = Arc<dyn Fn(StorePullProgress<'_>) + Send + Sync>;
+
+/// A pull that has finished.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StorePulled {
+    /// A model of that name was in the store before; nothing was done.
+    AlreadyHere(ModelEntry),
+    /// The model is in the store now.
+    Imported(Imported),
+}
+
+/// A pull of a model into the store.
+#[derive(Clone, Debug)]
+pub struct StorePull {
+    /// Where the model goes.
+    pub store: Store,
+    /// What is pulled.
+    pub target: PullTarget,
+    /// How it is imported. `origin` is filled in, and so are the starter's quantization and sampling where not given.
+    pub options: ImportOptions<'static>,
+}
+
+/// A download that can be imported.
+struct Download {
+    path: PathBuf,
+    origin: Origin,
+}
+
+impl StorePull {
+    /// The name that the model will have.
+    pub fn name(&self) -> &str {
+        self.options.name.as_deref().unwrap_or(self.target.default_name())
+    }
+
+    /// The model of that name, if it is there and would not be replaced.
+    ///
+    /// # Errors
+    /// [`LibraryError::InvalidName`].
+    pub fn already_here(&self) -> Result<Option<ModelEntry>, LibraryError> {
+        let path = self.store.path_of(self.name())?;
+        let is_here = !self.options.replace && path.exists();
+        Ok(is_here.then(|| ModelEntry::read(self.name(), &path)))
+    }
+
+    /// Downloads, imports, and removes the download. A second pull of the same target waits for the first, in whatever
+    /// process, and then finds the model there. Dropping the future stops a download, which the next pull goes on
+    /// with; an import that has begun runs to its end.
+    ///
+    /// # Errors
+    /// As [`pull`], [`fetch_starter`] and [`import`].
+    pub async fn run(&self, hub: &HubClient, listener: &StorePullListener) -> Result<StorePulled, StorePullError> {
+        if let Some(entry) = self.already_here()? {
+            return Ok(StorePulled::AlreadyHere(entry));
+        }
+        let downloads = self.store.home().join(DOWNLOADS);
+        let folder = downloads.join(self.target.folder_name());
+        let lock_path = downloads.join(format!("{}.lock", self.target.folder_name()));
+        let lock = self.wait_for(&lock_path, listener).await?;
+        // Whoever had the lock may have brought it.
+        let pulled = match self.already_here()? {
+            Some(entry) => Ok(StorePulled::AlreadyHere(entry)),
+            None => self.bring(hub, &folder, listener).await.map(StorePulled::Imported),
+        };
+        // Removed while it is held: who waits sees that its file is gone and takes a new one.
+        let _ = fs::remove_file(&lock_path);
+        drop(lock);
+        // Fails while another download is in it, which is right.
+        let _ = fs::remove_dir(&downloads);
+        pulled
+    }
+
+    async fn bring(
+        &self,
+        hub: &HubClient,
+        folder: &Path,
+        listener: &StorePullListener,
+    ) -> Result<Imported, StorePullError> {
+        let download = self.download(hub, folder, listener).await?;
+        let mut imported = self.import(download, listener).await?;
+        if let Err(error) = fs::remove_dir_all(folder) {
+            let left = format!("{} is no longer needed but could not be removed: {error}", folder.display());
+            imported.notes.push(left);
+        }
+        Ok(imported)
+    }
+
+    async fn download(
+        &self,
+        hub: &HubClient,
+        folder: &Path,
+        listener: &StorePullListener,
+    ) -> Result<Download, PullError> {
+        let tell = |progress: &PullProgress| listener(StorePullProgress::Downloading(progress));
+        match &self.target {
+            PullTarget::Starter => {
+                let source = fetch_starter(hub, folder, &tell).await?;
+                Ok(Download { path: source.path, origin: source.origin })
+            }
+            PullTarget::Repository(request) => {
+                let pulled = pull(hub, request, folder, &tell).await?;
+                let origin = pulled.origin();
+                Ok(Download { path: pulled.gguf.unwrap_or_else(|| folder.to_owned()), origin })
+            }
+        }
+    }
+
+    async fn import(&self, download: Download, listener: &StorePullListener) -> Result<Imported, LibraryError> {
+        let (store, listener, path) = (self.store.clone(), Arc::clone(listener), download.path.clone());
+        let options = self.import_options(download.origin);
+        let work = move || {
+            import(&store, &download.path, &options, &mut |progress| listener(StorePullProgress::Importing(&progress)))
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| Err(LibraryError::io("finish the import of", &path, io::Error::other(error))))
+    }
+
+    fn import_options(&self, origin: Origin) -> ImportOptions<'static> {
+        let mut options = ImportOptions { name: Some(self.name().to_owned()), ..self.options.clone() };
+        if self.target == PullTarget::Starter {
+            options.sampling = options.sampling.or(Some(STARTER_SAMPLING));
+            if matches!(origin, Origin::Hub { .. }) {
+                options.quantize = options.quantize.or(Some(STARTER_AFFINE));
+            }
+        }
+        options.origin = Some(origin);
+        options
+    }
+
+    async fn wait_for(&self, lock: &Path, listener: &StorePullListener) -> Result<BlobLock, PullError> {
+        let mut told = false;
+        loop {
+            let path = lock.to_owned();
+            if let Some(lock) = blocking(move || BlobLock::try_acquire(&path)).await? {
+                return Ok(lock);
+            }
+            if !told {
+                let other = BlobLock::owner(lock).map_or_else(String::new, |process| format!(" (process {process})"));
+                let note = format!("Another program{other} pulls {} already; waiting for it.", self.name());
+                listener(StorePullProgress::Downloading(&PullProgress { note: Some(note), ..PullProgress::default() }));
+                told = true;
+            }
+            tokio::time::sleep(LOCK_POLL).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::SuggestedSampling;
+
+    fn options_for(target: PullTarget, origin: Origin) -> ImportOptions<'static> {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        StorePull { store, target, options: ImportOptions::default() }.import_options(origin)
+    }
+
+    fn package() -> Origin {
+        Origin::Package { name: "p".into(), version: "1".into() }
+    }
+
+    #[test]
+    fn the_starter_is_sampled_as_its_makers_say_wherever_it_came_from() {
+        let hub = Origin::Hub { repository: "a/b".into(), revision: "c".into(), file: None };
+        for (origin, quantize) in [(package(), None), (hub, Some(STARTER_AFFINE))] {
+            let options = options_for(PullTarget::Starter, origin.clone());
+            assert_eq!(options.name.as_deref(), Some(STARTER_NAME));
+            assert_eq!(options.sampling, Some(SuggestedSampling { temperature: 0.2, top_p: 0.9 }));
+            assert_eq!((options.quantize, options.origin), (quantize, Some(origin)));
+        }
+        assert_eq!(options_for(PullTarget::named("a/b"), package()).sampling, None);
+    }
+}
