@@ -49,9 +49,6 @@ pub struct ScriptedModel {
     _note: DropNote,
 }
 
-/// A row, and the token and the logits that it was given.
-type Given = (usize, Option<u32>, Option<Vec<f32>>);
-
 /// Tells the probe when the model is dropped; apart from the model, so that its fields can still be moved.
 struct DropNote(Probe);
 
