@@ -32,7 +32,7 @@ use crate::{
 };
 use activation::GatedActivations;
 use failure::Failure;
-use graph::Graph;
+use graph::{Graph, data};
 use memory::Memory;
 use mlx_rs::Array;
 use pace::Pace;
@@ -79,25 +79,6 @@ impl MlxBackend {
     #[must_use]
     pub fn is_gpu(&self) -> bool {
         self.graph.is_gpu()
-    }
-
-    /// Applies an operation to each batch of a step and its part of a tensor.
-    #[allow(clippy::unused_self)] // beside the operations that it serves
-    fn each_group(
-        &self,
-        operation: &'static str,
-        x: &MlxTensor,
-        step: &MlxStep,
-        apply: impl Fn(&Part, &Group) -> graph::Result<Part>,
-    ) -> Result<MlxTensor> {
-        let parts = x.parts();
-        if parts.len() != step.groups.len() || x.lines.is_some() {
-            let detail = format!("{} batches for a step of {}", parts.len(), step.groups.len());
-            return Err(ComputeError::Shape { operation, detail });
-        }
-        let parts: Vec<Part> =
-            parts.iter().zip(&step.groups).map(|(part, group)| apply(part, group)).collect::<graph::Result<_>>()?;
-        Ok(MlxTensor::new(parts, None))
     }
 
     /// One element that is known when `array` is. Holding on to it, unlike the array, leaves the next step free to write
@@ -167,7 +148,7 @@ impl Backend for MlxBackend {
         }
         // Norms have the type that activations will have.
         self.memory.note_element(source.dtype.size());
-        Ok(weight::load(&self.graph, source)?)
+        Ok(weight::load(source)?)
     }
 
     fn rope(&self, spec: &RopeSpec, head_dim: usize) -> Result<MlxRope> {
@@ -180,9 +161,13 @@ impl Backend for MlxBackend {
 
     fn kv_room(&self, layout: &KvLayout) -> Result<Option<usize>> {
         let store = MlxKv::new(Rc::clone(&self.graph), Rc::clone(&self.memory), layout, &self.options, 0)?;
+        let bytes = store.bytes_per_token().max(1);
         // A step that runs ahead may hold the arrays of the one before beside its own.
-        let free = self.memory.free()?.saturating_sub(WORKING_MEMORY) / 2;
-        Ok(Some(free / store.bytes_per_token().max(1)))
+        let room = self.memory.free()?.saturating_sub(WORKING_MEMORY) / 2 / bytes;
+        if room < kv::GROWTH {
+            self.memory.admit("the KV cache of one short conversation", WORKING_MEMORY + 2 * kv::GROWTH * bytes)?;
+        }
+        Ok(Some(room))
     }
 
     fn kv(&self, layout: &KvLayout, capacity: usize) -> Result<MlxKv> {
@@ -192,7 +177,9 @@ impl Backend for MlxBackend {
             let detail = format!("a layer of {kv_heads} heads of {head_dim} with a window of {window:?}");
             return Err(ComputeError::Shape { operation: "kv", detail });
         }
-        MlxKv::new(Rc::clone(&self.graph), Rc::clone(&self.memory), layout, &self.options, capacity)
+        let store = MlxKv::new(Rc::clone(&self.graph), Rc::clone(&self.memory), layout, &self.options, capacity)?;
+        self.memory.admit("a KV cache of this many tokens", capacity.saturating_mul(store.bytes_per_token()))?;
+        Ok(store)
     }
 
     fn tokens(&self, ids: &[u32]) -> Result<MlxTokens> {
@@ -244,7 +231,7 @@ impl Backend for MlxBackend {
                     let features = flat.dim(2);
                     let all = self.graph.reshape(&flat, &[flat.dim(0) * flat.dim(1), features])?;
                     let count = places.len() as i32;
-                    let places = self.graph.from_u32(places, &[count])?;
+                    let places = data::from_u32(places, &[count])?;
                     let chosen = self.graph.take(&all, &places, 0)?;
                     Part::flat(self.graph.reshape(&chosen, &[1, count, features])?)
                 }
@@ -280,7 +267,7 @@ impl Backend for MlxBackend {
     }
 
     fn apply_rope(&self, x: MlxTensor, rope: &MlxRope, step: &MlxStep) -> Result<MlxTensor> {
-        self.each_group("rope", &x, step, |part, group| {
+        each_group("rope", &x, step, |part, group| {
             let heads = part.to_heads(&self.graph, rope.head_dim)?;
             let plan = &group.plan;
             let turned = rope.apply(&self.graph, &heads, &plan.offset, &plan.positions)?;
@@ -419,12 +406,12 @@ impl Backend for MlxBackend {
         }
         let marker = step.marker.borrow();
         let arrays: Vec<&Array> = arrays.iter().map(|array| &**array).chain(marker.as_ref()).collect();
-        Ok(self.pace.submit(&self.graph, step.piece_ends.take(), &arrays)?)
+        Ok(self.pace.submit(step.piece_ends.take(), &arrays)?)
     }
 
     fn wait(&self, step: &MlxStep, _kv: &mut MlxKv) -> Result<()> {
         match &*step.marker.borrow() {
-            Some(marker) => Ok(self.graph.eval(&[marker])?),
+            Some(marker) => Ok(data::eval(&[marker])?),
             None => Ok(()),
         }
     }
@@ -466,6 +453,23 @@ impl Backend for MlxBackend {
         }
         Ok(())
     }
+}
+
+/// Applies an operation to each batch of a step and its part of a tensor.
+fn each_group(
+    operation: &'static str,
+    x: &MlxTensor,
+    step: &MlxStep,
+    apply: impl Fn(&Part, &Group) -> graph::Result<Part>,
+) -> Result<MlxTensor> {
+    let parts = x.parts();
+    if parts.len() != step.groups.len() || x.lines.is_some() {
+        let detail = format!("{} batches for a step of {}", parts.len(), step.groups.len());
+        return Err(ComputeError::Shape { operation, detail });
+    }
+    let parts: Vec<Part> =
+        parts.iter().zip(&step.groups).map(|(part, group)| apply(part, group)).collect::<graph::Result<_>>()?;
+    Ok(MlxTensor::new(parts, None))
 }
 
 fn check_width(operation: &'static str, x: &MlxTensor, weight: &MlxMatrix) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use super::{
     failure,
-    graph::{Graph, Result},
+    graph::{Graph, Result, data},
 };
 use crate::Activation;
 use mlx_rs::Array;
@@ -87,7 +87,7 @@ unsafe extern "C" fn silu(outputs: *mut mlx_vector_array, inputs: mlx_vector_arr
 /// `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, in the order of `mlx.nn.gelu_approx`.
 unsafe extern "C" fn gelu_tanh(outputs: *mut mlx_vector_array, inputs: mlx_vector_array) -> i32 {
     trace(outputs, inputs, |graph, gate, up| {
-        let number = |value: f64| graph.scalar(value, graph.dtype_of(gate));
+        let number = |value: f64| graph.scalar(value, data::dtype_of(gate));
         let cube = graph.multiply(&number(0.044_715)?, &graph.power(gate, &number(3.0)?)?)?;
         let inner = graph.multiply(&number(std::f64::consts::FRAC_2_PI.sqrt())?, &graph.add(gate, &cube)?)?;
         let outer = graph.add(&number(1.0)?, &graph.tanh(&inner)?)?;
@@ -99,7 +99,7 @@ unsafe extern "C" fn gelu_tanh(outputs: *mut mlx_vector_array, inputs: mlx_vecto
 /// `x (1 + erf(x / √2)) / 2`, in the order of `mlx.nn.gelu`.
 unsafe extern "C" fn gelu(outputs: *mut mlx_vector_array, inputs: mlx_vector_array) -> i32 {
     trace(outputs, inputs, |graph, gate, up| {
-        let number = |value: f64| graph.scalar(value, graph.dtype_of(gate));
+        let number = |value: f64| graph.scalar(value, data::dtype_of(gate));
         let error = graph.erf(&graph.divide(gate, &number(std::f64::consts::SQRT_2)?)?)?;
         let doubled = graph.multiply(gate, &graph.add(&number(1.0)?, &error)?)?;
         let activated = graph.divide(&doubled, &number(2.0)?)?;

@@ -2,7 +2,7 @@
 //! (`mlx_lm/models/base.py`) over a quantized cache, and Gemma 2's form with a cap on the scores.
 
 use super::{
-    graph::{Graph, Mask, Packing, Result, dtype},
+    graph::{Graph, Mask, Packing, Result, data, dtype},
     kv::Stored,
 };
 use crate::AttentionSpec;
@@ -57,7 +57,7 @@ fn quantized(
     mask: &Mask,
     packing: Packing,
 ) -> Result<Array> {
-    let scaled = graph.multiply(q, &graph.scalar(f64::from(scale), graph.dtype_of(q))?)?;
+    let scaled = graph.multiply(q, &graph.scalar(f64::from(scale), data::dtype_of(q))?)?;
     let (repeats, scaled) = by_kv_head(graph, &scaled, keys[0].dim(1))?;
     let (keys, values) = if repeats > 1 {
         (expand_each(graph, keys)?, expand_each(graph, values)?)
@@ -74,11 +74,11 @@ fn quantized(
 }
 
 fn capped(graph: &Graph, q: &Array, k: &Array, v: &Array, scale: f32, cap: f32, mask: &Mask) -> Result<Array> {
-    let scaled = graph.multiply(q, &graph.scalar(f64::from(scale), graph.dtype_of(q))?)?;
+    let scaled = graph.multiply(q, &graph.scalar(f64::from(scale), data::dtype_of(q))?)?;
     let (repeats, scaled) = by_kv_head(graph, &scaled, k.dim(1))?;
     let (k, v) = if repeats > 1 { (graph.expand(k, 2)?, graph.expand(v, 2)?) } else { (k.clone(), v.clone()) };
     let scores = graph.matmul(&scaled, &graph.swap_last(&k)?)?;
-    let cap = graph.scalar(f64::from(cap), graph.dtype_of(&scores))?;
+    let cap = graph.scalar(f64::from(cap), data::dtype_of(&scores))?;
     let mut scores = graph.multiply(&graph.tanh(&graph.divide(&scores, &cap)?)?, &cap)?;
     if let Some(mask) = to_array(graph, mask, &scores, repeats)? {
         scores = graph.select(&mask, &scores, &lowest(graph, &scores)?)?;
@@ -108,7 +108,7 @@ fn to_array(graph: &Graph, mask: &Mask, scores: &Array, repeats: i32) -> Result<
 
 /// The lowest finite number of the scores' type.
 fn lowest(graph: &Graph, scores: &Array) -> Result<Array> {
-    let dtype = graph.dtype_of(scores);
+    let dtype = data::dtype_of(scores);
     let value = match dtype {
         dtype::F16 => f64::from(half::f16::MIN),
         dtype::BF16 => f64::from(half::bf16::MIN),

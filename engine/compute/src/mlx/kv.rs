@@ -17,7 +17,7 @@ pub(super) use {batch::Batch, rotation::Rotation};
 
 use super::{
     MlxOptions,
-    graph::{Graph, Packing, Result as GraphResult},
+    graph::{Graph, Packing, Result as GraphResult, data},
     memory::Memory,
 };
 use crate::{ComputeError, KvBlock, KvLayout, KvStore, KvUsage, Result, Row, Slot};
@@ -357,7 +357,7 @@ impl KvStore for MlxKv {
         }
         if self.batches.is_empty() && self.fresh.is_empty() {
             // Nobody is served now: what MLX keeps for the next step goes back to the system.
-            self.graph.clear_cache();
+            data::clear_cache();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Attention masks with the same elements as mlx-lm 0.32.2's `create_attention_mask` and caches make them.
 
 use super::{
-    graph::{Graph, Mask, Result},
+    graph::{Graph, Mask, Result, data},
     kv::{Batch, Rotation},
 };
 use mlx_rs::Array;
@@ -53,7 +53,7 @@ fn causal(
         None => Ok(None),
         Some(padding) => {
             let padding: Vec<i32> = padding.iter().map(|&padding| padding as i32).collect();
-            let padding = graph.from_i32(&padding, &[padding.len() as i32, 1, 1, 1])?;
+            let padding = data::from_i32(&padding, &[padding.len() as i32, 1, 1, 1])?;
             graph.less_equal(&padding, keys).map(Some)
         }
     };
@@ -68,7 +68,7 @@ fn causal(
     let places = graph.reshape(&graph.arange(offset as i32, total)?, &[length as i32, 1])?;
     let mut mask = graph.greater_equal(&places, &keys)?;
     if let Some(window) = window {
-        let end = graph.add(&keys, &graph.integer(window as i32)?)?;
+        let end = graph.add(&keys, &data::integer(window as i32)?)?;
         mask = graph.logical_and(&mask, &graph.less(&places, &end)?)?;
     }
     if let Some(visible) = padded(&keys)? {

@@ -44,7 +44,7 @@ impl Memory {
 
     /// Refuses an allocation that would not fit beside what is there.
     pub(super) fn admit(&self, what: &'static str, bytes: usize) -> Result<()> {
-        let used = self.used()?;
+        let used = used()?;
         if used.saturating_add(bytes) <= self.limit {
             return Ok(());
         }
@@ -53,15 +53,7 @@ impl Memory {
 
     /// Bytes that could still be taken.
     pub(super) fn free(&self) -> Result<usize> {
-        Ok(self.limit.saturating_sub(self.used()?))
-    }
-
-    #[allow(clippy::unused_self)] // memory is the process's; the limits are this value's
-    fn used(&self) -> Result<usize> {
-        let mut used = 0;
-        // SAFETY: writes the number it is asked for.
-        check("active memory", unsafe { mlx_sys::mlx_get_active_memory(&mut used) })?;
-        Ok(used)
+        Ok(self.limit.saturating_sub(used()?))
     }
 
     /// Bytes of one float of activations; 2 until a model says otherwise.
@@ -73,6 +65,14 @@ impl Memory {
     pub(super) fn note_element(&self, bytes: usize) {
         self.element.set(bytes);
     }
+}
+
+/// Bytes of all arrays.
+fn used() -> Result<usize> {
+    let mut used = 0;
+    // SAFETY: writes the number it is asked for.
+    check("active memory", unsafe { mlx_sys::mlx_get_active_memory(&mut used) })?;
+    Ok(used)
 }
 
 fn check(operation: &'static str, status: i32) -> Result<()> {

@@ -5,7 +5,7 @@
 //! ahead is submitted in pieces of a few layers, each once the step before has left those layers behind: the device
 //! always has pieces of the earlier step to work on, and no cache is copied.
 
-use super::graph::{Graph, Result};
+use super::graph::{Result, data};
 use mlx_rs::Array;
 use std::cell::RefCell;
 
@@ -30,18 +30,18 @@ impl Pace {
     }
 
     /// Submits a step: the ends of its pieces, then its results.
-    pub(super) fn submit(&self, graph: &Graph, ends: Vec<Array>, results: &[&Array]) -> Result<()> {
+    pub(super) fn submit(&self, ends: Vec<Array>, results: &[&Array]) -> Result<()> {
         let last = self.last.take();
         for (piece, end) in ends.iter().enumerate() {
             if let Some(before) = last.get(piece + LEAD).or(last.last()) {
-                graph.eval(&[before])?;
+                data::eval(&[before])?;
             }
-            graph.async_eval(&[end])?;
+            data::async_eval(&[end])?;
         }
         if let (Some(before), false) = (last.last(), ends.is_empty()) {
-            graph.eval(&[before])?;
+            data::eval(&[before])?;
         }
-        graph.async_eval(results)?;
+        data::async_eval(results)?;
         if !ends.is_empty() {
             let results = results.first().map(|result| (*result).clone());
             self.last.replace(ends.into_iter().chain(results).collect());

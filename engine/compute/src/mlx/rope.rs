@@ -1,7 +1,7 @@
 //! Rotary embeddings as mlx-lm 0.32.2 composes them (`mlx_lm/models/rope_utils.py`): the frequencies are computed by MLX
 //! itself, because its power function is what equal bits need.
 
-use super::graph::{Graph, Result, RopeArguments, dtype};
+use super::graph::{Graph, Result, RopeArguments, data, dtype};
 use crate::{RopeScaling, RopeSpec};
 use mlx_rs::Array;
 
@@ -60,7 +60,7 @@ impl MlxRope {
                 let base = Some(self.spec.base_for(position + length) as f32);
                 let arguments = RopeArguments { base, ..self.arguments.clone() };
                 let line = graph.slice(x, 0, row as i32, row as i32 + 1)?;
-                graph.rope(&line, &arguments, &graph.integer(position as i32)?)
+                graph.rope(&line, &arguments, &data::integer(position as i32)?)
             })
             .collect::<Result<Vec<_>>>()?;
         graph.concatenate(&turned.iter().collect::<Vec<_>>(), 0)
@@ -68,7 +68,7 @@ impl MlxRope {
 
     /// Multiplies the elements that will be turned.
     fn scale_input(&self, graph: &Graph, x: &Array, scale: f64) -> Result<Array> {
-        let scale = graph.scalar(scale, graph.dtype_of(x))?;
+        let scale = graph.scalar(scale, data::dtype_of(x))?;
         let (dims, width) = (self.arguments.dims, x.dim(3));
         let scaled = graph.multiply(&graph.slice(x, 3, 0, dims)?, &scale)?;
         if dims == width {
@@ -122,14 +122,14 @@ fn frequencies(graph: &Graph, spec: &RopeSpec) -> Result<Option<Array>> {
             let factors = if factors.len() == 1 {
                 number(long_factor[0])?
             } else {
-                graph.from_f32(&factors, &[factors.len() as i32])?
+                data::from_f32(&factors, &[factors.len() as i32])?
             };
             graph.multiply(&factors, &powers(dims)?)?
         }
         RopeScaling::Proportional { rotated_dims, factor } => {
             let rotated = graph.multiply(&number(*factor)?, &powers(*rotated_dims as i32)?)?;
             let still = vec![f32::INFINITY; (spec.dims - rotated_dims) / 2];
-            graph.concatenate(&[&rotated, &graph.from_f32(&still, &[still.len() as i32])?], 0)?
+            graph.concatenate(&[&rotated, &data::from_f32(&still, &[still.len() as i32])?], 0)?
         }
     }))
 }

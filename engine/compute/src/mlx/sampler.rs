@@ -1,7 +1,7 @@
 //! Choosing tokens on the device, so that the next step can begin before the host knows them.
 
 use super::{
-    graph::{Graph, Result, dtype},
+    graph::{Graph, Result, data, dtype},
     tokens::Id,
 };
 use crate::Draw;
@@ -53,7 +53,7 @@ struct Narrowing {
 
 fn pick(graph: &Graph, logits: &Array, lines: &[usize]) -> Result<Array> {
     let lines: Vec<u32> = lines.iter().map(|&line| line as u32).collect();
-    graph.take(logits, &graph.from_u32(&lines, &[lines.len() as i32])?, 0)
+    graph.take(logits, &data::from_u32(&lines, &[lines.len() as i32])?, 0)
 }
 
 /// As mlx-lm's greedy sampler: the greatest of the log-probabilities in the model's own type, the lowest id on ties. (In
@@ -64,11 +64,9 @@ fn greedy(graph: &Graph, logits: &Array) -> Result<Array> {
     guard(graph, &tokens, &total)
 }
 
-/// Replaces tokens of lines whose logits are no distribution.
+/// Replaces tokens of lines whose logits are no distribution. All are `[lines, 1]`, as a decode step takes them.
 fn guard(graph: &Graph, tokens: &Array, total: &Array) -> Result<Array> {
-    let lines = tokens.size() as i32;
-    let usable = graph.reshape(&graph.is_finite(total)?, &[lines])?;
-    graph.select(&usable, tokens, &graph.from_u32(&[NO_TOKEN], &[1])?)
+    graph.select(&graph.is_finite(total)?, tokens, &data::from_u32(&[NO_TOKEN], &[])?)
 }
 
 /// mlx-lm 0.32.2's filters in its order (`sample_utils.py`), then a draw by the inverse of the distribution function:
@@ -107,7 +105,7 @@ fn random(graph: &Graph, logits: &Array, narrowing: &Narrowing, uniform: &[f32])
     let lines = uniform.len() as i32;
     // So far below 1 that the target stays below the last sum.
     let uniform: Vec<f32> = uniform.iter().map(|uniform| uniform.min(1.0 - f32::EPSILON)).collect();
-    let uniform = graph.from_f32(&uniform, &[lines, 1])?;
+    let uniform = data::from_f32(&uniform, &[lines, 1])?;
     let target = graph.multiply(&uniform, &graph.slice(&sums, 1, vocabulary - 1, vocabulary)?)?;
     // The first token of weight at which the sums pass the target. Weights are at most 1, so they decide only where
     // rounding left no sum above it.

@@ -1,6 +1,6 @@
 //! Token ids, on the host or still being computed.
 
-use super::graph::{Graph, Result};
+use super::graph::{Graph, Result, data};
 use mlx_rs::Array;
 use std::{ops::Range, rc::Rc};
 
@@ -82,13 +82,13 @@ pub(super) fn to_array(graph: &Graph, ids: &[Option<&Id>], rows: usize, length: 
         })
         .collect();
     if let Some(known) = known {
-        return graph.from_u32(&known, &shape);
+        return data::from_u32(&known, &shape);
     }
     let mut single = Vec::with_capacity(ids.len());
     for id in ids {
         single.push(match id {
-            None => graph.from_u32(&[0], &[1])?,
-            Some(Id::Host(id)) => graph.from_u32(&[*id], &[1])?,
+            None => data::from_u32(&[0], &[1])?,
+            Some(Id::Host(id)) => data::from_u32(&[*id], &[1])?,
             Some(Id::Device(array, index)) => {
                 let flat = graph.reshape(array, &[array.size() as i32])?;
                 graph.slice(&flat, 0, *index as i32, *index as i32 + 1)?

@@ -1,7 +1,7 @@
 //! Weights as MLX holds them, in the types they are stored in.
 
 use super::{
-    graph::{Graph, Packing, Result, dtype},
+    graph::{Graph, Packing, Result, data, dtype},
     tensor::{MlxTensor, Part},
 };
 use crate::{Dtype, MatrixSource, TensorView, Weight};
@@ -49,17 +49,17 @@ impl MlxMatrix {
     pub(super) fn load(graph: &Graph, source: &MatrixSource<'_>) -> Result<Self> {
         let elements = match &source.weight {
             Weight::Dense(weight) => {
-                let weight = load(graph, weight)?;
+                let weight = load(weight)?;
                 let transposed = graph.swap_last(&weight)?;
                 Elements::Dense { weight, transposed }
             }
             Weight::Affine { quantization, packed, scales, biases } => Elements::Affine {
-                arrays: [load(graph, packed)?, load(graph, scales)?, load(graph, biases)?],
+                arrays: [load(packed)?, load(scales)?, load(biases)?],
                 packing: Packing { group_size: quantization.group_size as i32, bits: quantization.bits as i32 },
             },
         };
-        elements.eval(graph)?;
-        let bias = source.bias.as_ref().map(|bias| load(graph, bias)).transpose()?;
+        elements.eval()?;
+        let bias = source.bias.as_ref().map(load).transpose()?;
         let (out_features, in_features) = (source.out_features, source.in_features);
         Ok(Self { elements, bias, out_features, in_features, whole: None })
     }
@@ -77,13 +77,13 @@ impl MlxMatrix {
         };
         if let Some((packing, joined)) = join(graph, &matrices)? {
             let whole = Rc::new(Elements::Affine { arrays: joined, packing });
-            whole.eval(graph)?;
+            whole.eval()?;
             let mut start = 0;
             for matrix in &mut matrices {
                 let stop = start + matrix.out_features as i32;
                 // Views of the joined rows replace the matrix's own copy.
                 matrix.elements = whole.rows(graph, start, stop)?;
-                matrix.elements.eval(graph)?;
+                matrix.elements.eval()?;
                 matrix.whole = Some(Whole { elements: Rc::clone(&whole), start, stop });
                 start = stop;
             }
@@ -163,10 +163,10 @@ impl Elements {
         })
     }
 
-    fn eval(&self, graph: &Graph) -> Result<()> {
+    fn eval(&self) -> Result<()> {
         match self {
-            Self::Dense { weight, transposed } => graph.eval(&[weight, transposed]),
-            Self::Affine { arrays: [packed, scales, biases], .. } => graph.eval(&[packed, scales, biases]),
+            Self::Dense { weight, transposed } => data::eval(&[weight, transposed]),
+            Self::Affine { arrays: [packed, scales, biases], .. } => data::eval(&[packed, scales, biases]),
         }
     }
 }
@@ -178,7 +178,7 @@ fn join<const N: usize>(graph: &Graph, matrices: &[MlxMatrix; N]) -> Result<Opti
     let mut common = None;
     for matrix in matrices {
         let Elements::Affine { arrays, packing } = &matrix.elements else { return Ok(None) };
-        let kind = (*packing, graph.dtype_of(&arrays[1]));
+        let kind = (*packing, data::dtype_of(&arrays[1]));
         let fits = matrix.bias.is_none()
             && *common.get_or_insert(kind) == kind
             && (!graph.is_gpu() || matrix.out_features.is_multiple_of(GPU_ROW_MULTIPLE));
@@ -206,7 +206,7 @@ fn same_whole<'a, const N: usize>(matrices: &[&'a MlxMatrix; N]) -> Option<[&'a 
 }
 
 /// A stored tensor as an array of its own type.
-pub(super) fn load(graph: &Graph, tensor: &TensorView<'_>) -> Result<Array> {
+pub(super) fn load(tensor: &TensorView<'_>) -> Result<Array> {
     let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
     let dtype = match tensor.dtype {
         Dtype::F32 => dtype::F32,
@@ -214,5 +214,5 @@ pub(super) fn load(graph: &Graph, tensor: &TensorView<'_>) -> Result<Array> {
         Dtype::BF16 => dtype::BF16,
         Dtype::U32 => dtype::U32,
     };
-    graph.from_bytes(tensor.bytes, &shape, dtype)
+    data::from_bytes(tensor.bytes, &shape, dtype)
 }

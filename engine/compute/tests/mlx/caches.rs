@@ -77,8 +77,8 @@ impl Case {
     /// Repeats the calls. Each call takes the tokens that the one before chose from the device where it can, and its
     /// results are read one call late, as a pipelined decode loop does.
     fn replay(&self, model: &mut TableModel) {
-        let (prompts, calls) = (self.prompts(), self.calls());
-        let mut sequences = prompts;
+        let calls = self.calls();
+        let mut sequences = self.prompts();
         let mut slots: HashMap<usize, Slot> = HashMap::new();
         let mut pending: Option<(Vec<usize>, linnet_compute::mlx::MlxTensor, MlxTokens)> = None;
         let (mut logits, mut chosen) = (Vec::new(), Vec::new());

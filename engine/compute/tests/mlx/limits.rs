@@ -19,16 +19,34 @@ fn weights_that_cannot_fit_are_refused_with_the_figures() {
 }
 
 #[test]
+fn a_store_that_cannot_fit_is_refused_with_the_figures() {
+    let backend = MlxBackend::new(MlxOptions::default()).unwrap();
+    let refused = backend.kv(&layout(None, 64), 1 << 45).unwrap_err();
+    assert!(matches!(refused, ComputeError::OutOfMemory { .. }), "{refused}");
+    // A token of a gigabyte: not even a short conversation fits.
+    let giant = KvLayout { layers: vec![LayerKv { kv_heads: 1 << 14, head_dim: 1 << 14, window: None }] };
+    let refused = backend.kv_room(&giant).unwrap_err();
+    assert!(refused.to_string().contains("one short conversation"), "{refused}");
+    assert!(backend.kv_room(&layout(None, 64)).unwrap().unwrap() > 1 << 16);
+}
+
+// Rows of a batch all take as much as the longest, which only the step itself knows.
+#[test]
 fn a_step_that_cannot_fit_is_refused_before_it_is_tried() {
     let backend = MlxBackend::new(MlxOptions::default()).unwrap();
-    // 2^33 bytes a token: two hundred of them are more than any machine has.
-    let layers = vec![LayerKv { kv_heads: 1 << 15, head_dim: 1 << 14, window: None }; 4];
-    let mut kv = backend.kv(&KvLayout { layers }, 1 << 20).unwrap();
-    let slot = kv.open();
-    let row = linnet_compute::Row { slot, start: 0, length: 200, outputs: Outputs::Last };
-    let refused = backend.step(&mut kv, &[row], &backend.tokens(&[0; 200]).unwrap()).unwrap_err();
-    assert!(matches!(refused, ComputeError::OutOfMemory { .. }), "{refused}");
-    assert_eq!(kv.length(slot).unwrap(), 0);
+    let bytes = |head_dim: usize| 2 * head_dim * size_of::<u16>();
+    let free = backend.kv_room(&layout(None, 64)).unwrap().unwrap() * bytes(64) * 2;
+    let head_dim = free / bytes(1) / 10_000;
+    let mut kv = backend.kv(&layout(None, head_dim), 6400).unwrap();
+    let (long, short) = (kv.open(), kv.open());
+    let row = |slot, start, length, outputs| linnet_compute::Row { slot, start, length, outputs };
+    let prompt = backend.tokens(&[0; 6000]).unwrap();
+    backend.step(&mut kv, &[row(long, 0, 6000, Outputs::None)], &prompt).unwrap();
+    let rows = [row(long, 6000, 1, Outputs::Last), row(short, 0, 1, Outputs::Last)];
+    let refused = backend.step(&mut kv, &rows, &backend.tokens(&[1, 2]).unwrap()).unwrap_err();
+    assert!(matches!(refused, ComputeError::OutOfMemory { what: "the KV cache", .. }), "{refused}");
+    assert_eq!((kv.length(long).unwrap(), kv.length(short).unwrap()), (6000, 0));
+    backend.step(&mut kv, &rows[..1], &backend.tokens(&[1]).unwrap()).unwrap();
 }
 
 #[test]

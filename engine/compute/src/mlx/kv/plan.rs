@@ -4,7 +4,7 @@ use super::{Built, MlxKv, rotation::Write};
 use crate::{
     Outputs, Result, Row,
     mlx::{
-        graph::{Graph, Mask},
+        graph::{Graph, Mask, data},
         mask,
     },
 };
@@ -128,10 +128,10 @@ impl MlxKv {
         let positions: Vec<usize> = batch.rows.iter().map(|row| row.length).collect();
         let build = || -> Built<(Array, Mask, Vec<Mask>)> {
             let offset = if batch.lone {
-                graph.integer(positions[0] as i32)?
+                data::integer(positions[0] as i32)?
             } else {
                 let positions: Vec<i32> = positions.iter().map(|&position| position as i32).collect();
-                graph.from_i32(&positions, &[positions.len() as i32])?
+                data::from_i32(&positions, &[positions.len() as i32])?
             };
             let has_full = self.shape.layers.iter().any(|layer| layer.window.is_none());
             let full = if has_full { mask::full(&graph, batch, length)? } else { Mask::None };

@@ -1,6 +1,6 @@
 //! Keys or values of some rows: `[rows, heads, tokens, head_dim]`, plain or affine-quantized along the last axis.
 
-use crate::mlx::graph::{Graph, Packing, Result};
+use crate::mlx::graph::{Graph, Packing, Result, data};
 use mlx_rs::Array;
 
 /// The axis of rows.
@@ -78,7 +78,7 @@ impl Stored {
     pub(super) fn zeros_like(&self, graph: &Graph, rows: usize, tokens: usize) -> Result<Self> {
         self.map(|array| {
             let shape = [rows as i32, array.dim(1), tokens as i32, array.dim(3)];
-            graph.zeros(&shape, graph.dtype_of(array))
+            graph.zeros(&shape, data::dtype_of(array))
         })
     }
 
@@ -115,7 +115,7 @@ impl Stored {
             return self.map(|array| graph.slice(array, ROWS, first as i32, stop));
         }
         let rows: Vec<u32> = keep.iter().map(|&row| row as u32).collect();
-        let indices = graph.from_u32(&rows, &[rows.len() as i32])?;
+        let indices = data::from_u32(&rows, &[rows.len() as i32])?;
         self.map(|array| graph.take(array, &indices, ROWS as i32))
     }
 
@@ -123,9 +123,9 @@ impl Stored {
     pub(super) fn rolled_each(&self, graph: &Graph, shifts: &[usize]) -> Result<Self> {
         let tokens = self.tokens() as i32;
         let shifts: Vec<i32> = shifts.iter().map(|&shift| shift as i32).collect();
-        let shifts = graph.from_i32(&shifts, &[shifts.len() as i32, 1, 1, 1])?;
+        let shifts = data::from_i32(&shifts, &[shifts.len() as i32, 1, 1, 1])?;
         let places = graph.reshape(&graph.arange(0, tokens)?, &[1, 1, tokens, 1])?;
-        let sources = graph.remainder(&graph.subtract(&places, &shifts)?, &graph.integer(tokens)?)?;
+        let sources = graph.remainder(&graph.subtract(&places, &shifts)?, &data::integer(tokens)?)?;
         self.map(|array| graph.take_along(array, &sources, TOKENS as i32))
     }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     ComputeError, Dtype, KvBlock, KvData, KvFormat, KvStore, LayerBlock, Result, Slot,
-    mlx::graph::{Graph, Packing, Result as GraphResult, dtype},
+    mlx::graph::{Graph, Packing, Result as GraphResult, data, dtype},
 };
 use mlx_rs::Array;
 use mlx_sys::mlx_dtype;
@@ -188,11 +188,11 @@ fn to_bytes(graph: &Graph, stored: &Stored, packing: Option<Packing>) -> Result<
     let (format, head_dim) = match (stored, packing) {
         (Stored::Affine([packed, scales, _]), Some(packing)) => {
             let head_dim = packed.dim(3) as usize * 32 / packing.bits as usize;
-            let dtype = float_type(graph.dtype_of(scales))?;
+            let dtype = float_type(data::dtype_of(scales))?;
             let (bits, group_size) = (packing.bits as u32, packing.group_size as usize);
             (KvFormat::Affine { bits, group_size, dtype }, head_dim)
         }
-        _ => (KvFormat::Plain(float_type(graph.dtype_of(&arrays[0]))?), shape[3] as usize),
+        _ => (KvFormat::Plain(float_type(data::dtype_of(&arrays[0]))?), shape[3] as usize),
     };
     let parts = arrays.iter().map(|array| graph.bytes(array)).collect::<GraphResult<Vec<_>>>()?;
     Ok(KvData { format, heads, tokens, head_dim, parts })
@@ -201,7 +201,7 @@ fn to_bytes(graph: &Graph, stored: &Stored, packing: Option<Packing>) -> Result<
 fn to_stored(graph: &Graph, data: &KvData, most_tokens: usize) -> Result<Stored> {
     let array = |part: usize, width: usize, dtype: mlx_dtype| -> GraphResult<Array> {
         let shape = [1, data.heads as i32, data.tokens as i32, width as i32];
-        graph.from_bytes(&data.parts[part], &shape, dtype)
+        data::from_bytes(&data.parts[part], &shape, dtype)
     };
     let stored = match data.format {
         KvFormat::Plain(dtype) => Stored::plain(array(0, data.head_dim, mlx_type(dtype))?),
