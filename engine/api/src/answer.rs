@@ -110,9 +110,16 @@ fn refusal(error: SubmitError, prompt_field: &'static str) -> ApiError {
     match error {
         SubmitError::ContextOverflow { .. } => ApiError::ContextOverflow { field: prompt_field, text },
         SubmitError::EmptyPrompt => ApiError::InvalidField { field: prompt_field.to_owned(), problem: text },
-        SubmitError::QueueFull { .. } => ApiError::Overloaded(text),
-        SubmitError::TokenOutOfRange { name, .. } | SubmitError::InvalidParameter { name, .. } => {
-            ApiError::InvalidField { field: name.to_owned(), problem: text }
+        SubmitError::QueueFull { retry_after, .. } => {
+            ApiError::Overloaded { text, retry_seconds: retry_after.as_secs().max(1) }
+        }
+        SubmitError::InvalidParameter { name, value, expected } => {
+            ApiError::InvalidField { field: name.to_owned(), problem: format!("is {value}, but must be {expected}") }
+        }
+        SubmitError::TokenOutOfRange { name, .. } => {
+            // The field stands before the text already.
+            let problem = text.strip_prefix(&format!("`{name}` ")).unwrap_or(&text).to_owned();
+            ApiError::InvalidField { field: name.to_owned(), problem }
         }
         SubmitError::EngineGone(reason) => ApiError::Engine(linnet_runtime::StepModelError::EngineGone(reason)),
         other => ApiError::InvalidField { field: prompt_field.to_owned(), problem: other.to_string() },

@@ -5,6 +5,8 @@ use axum::response::{IntoResponse, Response};
 use linnet_runtime::StepModelError;
 use serde_json::{Value, json};
 
+use crate::quote::cut;
+
 /// A refused or failed request. Its `Display` is the text the client reads: what is wrong, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -108,8 +110,13 @@ pub enum ApiError {
         reason: String,
     },
     /// Too many requests wait already.
-    #[error("{0}; try again in a moment")]
-    Overloaded(String),
+    #[error("{text}")]
+    Overloaded {
+        /// How many wait, and when to come back.
+        text: String,
+        /// When a place is likely to be free, in seconds.
+        retry_seconds: u64,
+    },
     /// The engine failed while it worked on this request.
     #[error("the answer could not be finished: {0}")]
     Engine(StepModelError),
@@ -179,6 +186,9 @@ struct Row {
     code: &'static str,
 }
 
+/// The longest text of an error, in characters.
+const LONGEST_MESSAGE: usize = 1000;
+
 const INVALID: &str = "invalid_request_error";
 
 impl ApiError {
@@ -199,7 +209,7 @@ impl ApiError {
             Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
             Self::NoModel => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_model"),
             Self::ModelLoadFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "model_load_failed"),
-            Self::Overloaded(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
+            Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::Engine(StepModelError::KvFull { .. }) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", "kv_cache_full")
             }
@@ -246,16 +256,19 @@ impl ApiError {
     #[must_use]
     pub fn body(&self) -> Value {
         let Row { kind, code, .. } = self.row();
-        json!({ "error": { "message": self.to_string(), "type": kind, "param": self.param(), "code": code } })
+        // The net under all texts that quote a client, a template or a model.
+        let message = cut(&self.to_string(), LONGEST_MESSAGE);
+        json!({ "error": { "message": message, "type": kind, "param": self.param(), "code": code } })
     }
 
     /// What a client should know in a header: how to authenticate, when to come back.
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
+        if let Self::Overloaded { retry_seconds, .. } = self {
+            return Some((header::RETRY_AFTER, HeaderValue::from(*retry_seconds)));
+        }
         match self.row().status {
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
-            }
+            StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, HeaderValue::from_static("1"))),
             _ => None,
         }
     }
@@ -289,6 +302,21 @@ mod tests {
                 "code": "invalid_value",
             }})
         );
+    }
+
+    #[test]
+    fn a_full_queue_says_once_when_to_come_back_and_says_it_in_the_header_too() {
+        let text = "the queue is full: 64 requests are waiting; try again in about 7 seconds".to_owned();
+        let response = ApiError::Overloaded { text: text.clone(), retry_seconds: 7 }.into_response();
+        assert_eq!(response.headers()[header::RETRY_AFTER], "7");
+        assert_eq!(ApiError::Overloaded { text: text.clone(), retry_seconds: 7 }.to_string(), text);
+    }
+
+    #[test]
+    fn no_error_is_longer_than_a_person_reads() {
+        let error = ApiError::TemplateRefused { model: "m".into(), reason: "é".repeat(100_000) };
+        let message = error.body()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.ends_with("...") && message.chars().count() <= LONGEST_MESSAGE + 3);
     }
 
     #[test]

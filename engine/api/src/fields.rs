@@ -8,9 +8,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-
-/// The longest piece of a client's text that an error repeats.
-const QUOTED_CHARACTERS: usize = 40;
+use crate::quote::shortened;
 
 /// A JSON object of a request and where it stands.
 #[derive(Debug, Clone)]
@@ -40,7 +38,8 @@ impl<'a> Fields<'a> {
     }
 
     fn path_of(&self, name: &str) -> String {
-        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+        let name = shortened(name);
+        if self.path.is_empty() { name } else { format!("{}.{name}", self.path) }
     }
 
     /// The field, unless it is absent or null: OpenAI's wire treats both alike.
@@ -114,6 +113,14 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// A seed: any whole number of 64 bits, with a sign or without.
+    pub(crate) fn seed(&self) -> Result<u64, ApiError> {
+        match self.value.as_u64() {
+            Some(seed) => Ok(seed),
+            None => Ok(self.integer(i64::MIN..=i64::MAX)?.cast_unsigned()),
+        }
+    }
+
     /// A whole number; `5.0` counts as one, as some clients write all numbers so.
     pub(crate) fn integer(&self, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
         let whole = self.value.as_i64().or_else(|| {
@@ -125,6 +132,22 @@ impl<'a> Field<'a> {
             Some(number) if range.contains(&number) => Ok(number),
             _ => Err(self.expected(&expected_integer(&range))),
         }
+    }
+
+    /// The item at this place of a list that has one there.
+    pub(crate) fn item(&self, index: usize) -> Result<Field<'a>, ApiError> {
+        let value = self.value.get(index).ok_or_else(|| self.expected("a longer list"))?;
+        Ok(Field { value, path: format!("{}[{index}]", self.path) })
+    }
+
+    /// A list of whole numbers; as it may hold millions, no path is made but that of a wrong one.
+    pub(crate) fn integers(&self, expected: &str, range: &RangeInclusive<i64>) -> Result<Vec<i64>, ApiError> {
+        let items = self.value.as_array().ok_or_else(|| self.expected(expected))?;
+        let read = |(index, value): (usize, &'a Value)| match value.as_i64().filter(|number| range.contains(number)) {
+            Some(number) => Ok(number),
+            None => Field { value, path: format!("{}[{index}]", self.path) }.integer(range.clone()),
+        };
+        items.iter().enumerate().map(read).collect()
     }
 
     pub(crate) fn list(&self, expected: &str) -> Result<Vec<Field<'a>>, ApiError> {
@@ -154,11 +177,8 @@ fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => flag.to_string(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) if text.chars().nth(QUOTED_CHARACTERS).is_some() => {
-            format!("the string {:?}...", text.chars().take(QUOTED_CHARACTERS).collect::<String>())
-        }
-        Value::String(text) => format!("the string {text:?}"),
+        Value::Number(number) => shortened(&number.to_string()),
+        Value::String(text) => format!("the string {:?}", shortened(text)),
         Value::Array(items) => format!("a list of {}", items.len()),
         Value::Object(_) => "an object".to_owned(),
     }
@@ -208,6 +228,10 @@ mod tests {
     fn long_texts_are_not_repeated_whole() {
         let body = json!({"a": "é".repeat(1000)});
         let text = Fields::root(&body).unwrap().optional_flag("a").unwrap_err().to_string();
-        assert!(text.chars().count() < 120 && text.ends_with("..."), "{text}");
+        assert!(text.chars().count() < 120 && text.ends_with("...\""), "{text}");
+        let body = json!({"k".repeat(1000): 1});
+        let root = Fields::root(&body).unwrap();
+        let text = root.entries().next().unwrap().1.flag().unwrap_err().to_string();
+        assert!(text.len() < 120 && text.contains("kkk...`"), "{text}");
     }
 }

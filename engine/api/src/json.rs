@@ -8,6 +8,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::quote::shortened;
+
 /// A [`Value`] whose objects name each key once.
 #[derive(Debug)]
 pub(crate) struct UniqueKeys(pub(crate) Value);
@@ -67,8 +69,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             if object.contains_key(&key) {
-                let shown: String = key.chars().take(40).collect();
-                return Err(A::Error::custom(format_args!("duplicate key {shown:?}")));
+                return Err(A::Error::custom(format_args!("duplicate key {:?}", shortened(&key))));
             }
             let UniqueKeys(value) = entries.next_value()?;
             object.insert(key, value);

@@ -17,6 +17,7 @@ mod json;
 mod options;
 mod prompt;
 mod provider;
+mod quote;
 mod request_id;
 mod routes;
 mod sampling;

@@ -7,6 +7,7 @@ use linnet_models::{ChatTemplate, Tokenizer};
 use linnet_runtime::Engine;
 
 use crate::error::ApiError;
+use crate::quote::shortened;
 use crate::sampling::SamplingOverrides;
 
 /// A model that can be named in a request.
@@ -65,6 +66,11 @@ pub trait ModelProvider: Send + Sync {
     /// The models that can be asked for.
     fn list(&self) -> Vec<ModelCard>;
 
+    /// The card of the model that goes by that name in requests, whether it is loaded or not.
+    fn card(&self, name: &str) -> Option<ModelCard> {
+        self.list().into_iter().find(|card| card.id == name)
+    }
+
     /// The models in memory.
     fn loaded(&self) -> Vec<Arc<ServedModel>>;
 
@@ -112,6 +118,10 @@ impl ModelProvider for SingleModel {
         vec![self.card.clone()]
     }
 
+    fn card(&self, name: &str) -> Option<ModelCard> {
+        self.is_named(name).then(|| self.card.clone())
+    }
+
     fn loaded(&self) -> Vec<Arc<ServedModel>> {
         vec![Arc::clone(&self.model)]
     }
@@ -119,7 +129,7 @@ impl ModelProvider for SingleModel {
     fn get<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<Arc<ServedModel>, ApiError>> {
         let result = match name {
             Some(name) if !self.is_named(name) => {
-                Err(ApiError::ModelNotFound { model: name.to_owned(), available: vec![self.model.id.clone()] })
+                Err(ApiError::ModelNotFound { model: shortened(name), available: vec![self.model.id.clone()] })
             }
             _ => Ok(Arc::clone(&self.model)),
         };

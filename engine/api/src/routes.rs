@@ -12,6 +12,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Router, middleware};
 
 use crate::error::ApiError;
+use crate::quote::shortened;
 use crate::state::ApiState;
 use crate::{guard, request_id};
 
@@ -46,12 +47,12 @@ pub fn router(state: Arc<ApiState>) -> Router {
 async fn unknown_route(request: Request) -> ApiError {
     let routes: Vec<String> = routes().iter().map(|(method, path, _, _)| format!("{method} {path}")).collect();
     ApiError::UnknownRoute {
-        method: request.method().to_string(),
-        path: request.uri().path().to_owned(),
+        method: shortened(request.method().as_str()),
+        path: shortened(request.uri().path()),
         routes: routes.join(", "),
     }
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::MethodNotAllowed { method: request.method().to_string(), path: request.uri().path().to_owned() }
+    ApiError::MethodNotAllowed { method: shortened(request.method().as_str()), path: shortened(request.uri().path()) }
 }

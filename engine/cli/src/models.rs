@@ -29,7 +29,7 @@ pub(crate) enum ChoiceError {
 /// The model of that name, `starter` included; without a name the default model.
 pub(crate) fn find(store: &Store, name: Option<&str>) -> anyhow::Result<ModelEntry> {
     let entry = match name {
-        Some(STARTER) => match store.find(STARTER_NAME) {
+        Some(STARTER) => match store.find(STARTER) {
             Err(LibraryError::NotFound { .. }) => return Err(ChoiceError::NoStarter.into()),
             found => found?,
         },

@@ -57,6 +57,8 @@ fn wrong_arguments_end_with_2() {
         &["rm"],
         &["import"],
         &["bench", "local", "--prompt", "many"],
+        &["pull", "starter", "--revision", "v1"],
+        &["pull", "starter", "--gguf", "Q8_0"],
     ] {
         assert_eq!(linnet(home.path(), arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -106,6 +108,30 @@ fn a_file_that_is_no_model_is_refused_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).starts_with("error: ") && stderr(&output).contains("noise.gguf"), "{}", stderr(&output));
     assert_eq!(stdout(&linnet(home.path(), &["ls", "--json"])).trim(), "[]");
+}
+
+#[test]
+fn a_broken_model_is_not_taken_for_one_that_was_pulled() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("models/SmolLM2-135M-Instruct");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.json"), "{}").unwrap();
+    let output = linnet(home.path(), &["pull", "starter"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot be used") && stderr(&output).contains("--force"), "{}", stderr(&output));
+    // Nor can it be chatted with; the remedy is the same.
+    let output = linnet(home.path(), &["chat", "--model", "starter", "hi"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert_eq!(linnet(home.path(), &["rm", "starter"]).status.code(), Some(0));
+    assert_eq!(stdout(&linnet(home.path(), &["ls", "--json"])).trim(), "[]");
+}
+
+#[test]
+fn the_starters_word_is_no_name_for_another_model() {
+    let home = tempfile::tempdir().unwrap();
+    let output = linnet(home.path(), &["import", home.path().to_str().unwrap(), "--name", "starter"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("stands for the starter model"), "{}", stderr(&output));
 }
 
 #[test]

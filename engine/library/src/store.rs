@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::config::CONFIG_NAME;
 use crate::disk;
 use crate::error::{IoContext as _, LibraryError};
+use crate::starter::{STARTER, STARTER_NAME};
 
 mod entry;
 mod name;
@@ -93,7 +94,7 @@ impl Store {
     }
 
     /// The model of that name. An unambiguous name without its organisation or in other letter case will do, and so
-    /// will the path of a folder in MLX's layout outside of the store.
+    /// will [`STARTER`] and the path of a folder in MLX's layout outside of the store.
     ///
     /// # Errors
     /// [`LibraryError::NotFound`] with similar names, [`LibraryError::Ambiguous`] with all that fit.
@@ -225,7 +226,8 @@ fn visible_folders(folder: &Path) -> Result<Vec<PathBuf>, LibraryError> {
     Ok(folders)
 }
 
-/// Chooses by full name, then by name in any case, then by the part behind the organisation.
+/// Chooses by full name, then by name in any case, then by the part behind the organisation; a folder that is called
+/// so comes before the starter.
 fn choose<'a>(name: &str, folders: &'a [(String, PathBuf)]) -> Result<Option<&'a (String, PathBuf)>, LibraryError> {
     if let Some(exact) = folders.iter().find(|folder| folder.0 == name) {
         return Ok(Some(exact));
@@ -245,7 +247,8 @@ fn choose<'a>(name: &str, folders: &'a [(String, PathBuf)]) -> Result<Option<&'a
             }
         }
     }
-    Ok(None)
+    let starter = folders.iter().find(|folder| folder.0 == STARTER_NAME);
+    Ok(starter.filter(|_| name == STARTER))
 }
 
 /// The names that resemble one, nearest first: those that contain it or differ in few letters.

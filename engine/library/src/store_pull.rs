@@ -20,6 +20,9 @@ use crate::store::{ModelEntry, Origin, Store};
 /// Folder below Linnet's home where downloads lie until they are imported.
 const DOWNLOADS: &str = "downloads";
 
+/// How the address of a repository's page begins, as people copy it.
+const PAGES: [&str; 3] = ["https://huggingface.co/", "huggingface.co/", "https://hf.co/"];
+
 /// Time between two looks at a lock that another has.
 const LOCK_POLL: Duration = Duration::from_millis(200);
 
@@ -36,9 +39,13 @@ pub enum PullTarget {
 }
 
 impl PullTarget {
-    /// What a name means: `starter`, or else a repository on its main branch.
+    /// What a name means: `starter`, or else a repository on its main branch, also by its page's address.
     pub fn named(model: &str) -> Self {
-        if model == STARTER { Self::Starter } else { Self::Repository(PullRequest::new(model)) }
+        if model == STARTER {
+            return Self::Starter;
+        }
+        let page = PAGES.iter().find_map(|page| model.strip_prefix(page));
+        Self::Repository(PullRequest::new(page.map_or(model, |rest| rest.trim_end_matches('/'))))
     }
 
     /// The model's name in the store where the user gives none.
@@ -239,6 +246,14 @@ mod tests {
 
     fn package() -> Origin {
         Origin::Package { name: "p".into(), version: "1".into() }
+    }
+
+    #[test]
+    fn the_address_of_a_repositorys_page_means_the_repository() {
+        for name in ["a/b", "https://huggingface.co/a/b", "https://hf.co/a/b/", "huggingface.co/a/b"] {
+            assert_eq!(PullTarget::named(name), PullTarget::Repository(PullRequest::new("a/b")), "{name}");
+        }
+        assert_eq!(PullTarget::named("starter"), PullTarget::Starter);
     }
 
     #[test]

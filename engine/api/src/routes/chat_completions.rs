@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use linnet_models::TemplateInput;
+use serde_json::Value;
 
 use crate::answer::{AnswerHead, answer};
 use crate::body::read_json;
@@ -44,18 +45,32 @@ pub(super) async fn create(
     answer(&state, request, ChatAnswer { head }, stream, "messages").await
 }
 
+/// Makes every null content an empty text, and says whether there was one.
+fn silence_to_empty_text(messages: &mut [Value]) -> bool {
+    let silent = messages.iter_mut().filter_map(|message| message.get_mut("content")).filter(|text| text.is_null());
+    silent.map(|text| *text = Value::String(String::new())).count() > 0
+}
+
 /// The conversation as the model's tokens.
 fn render(model: &ServedModel, mut request: ChatRequest) -> Result<Vec<u32>, ApiError> {
     let Some(template) = &model.template else {
         return Err(ApiError::NoTemplate { model: model.id.clone() });
     };
     fit_to_template(&mut request.messages, template.text());
-    let input = TemplateInput {
-        tools: request.tools.as_deref(),
-        variables: request.variables,
-        ..TemplateInput::new(&request.messages)
+    let write = |messages: &[Value]| {
+        let input = TemplateInput {
+            tools: request.tools.as_deref(),
+            variables: request.variables.clone(),
+            ..TemplateInput::new(messages)
+        };
+        template.render(&input)
     };
-    let text = template.render(&input).map_err(|error| {
+    let rendered = write(&request.messages).or_else(|error| {
+        // An assistant's turn that only calls tools has no content. Some templates look for that, others add it to a
+        // text whatever it is; mlx-lm hands both an empty text.
+        if silence_to_empty_text(&mut request.messages) { write(&request.messages) } else { Err(error) }
+    });
+    let text = rendered.map_err(|error| {
         let (model, reason) = (model.id.clone(), error.to_string());
         if error.is_request_fault() {
             ApiError::TemplateRefused { model, reason }

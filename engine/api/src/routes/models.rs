@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::provider::ModelCard;
+use crate::quote::shortened;
 use crate::state::ApiState;
 
 /// All models, loaded or not.
@@ -19,12 +21,16 @@ pub(super) async fn list(State(state): State<Arc<ApiState>>) -> Json<Value> {
 /// One model.
 pub(super) async fn retrieve(
     State(state): State<Arc<ApiState>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let cards = state.provider.list();
-    match cards.iter().find(|card| card.id == id) {
-        Some(card) => Ok(Json(model_json(card))),
-        None => Err(ApiError::ModelNotFound { model: id, available: cards.into_iter().map(|card| card.id).collect() }),
+    // A name that is not even text belongs to no model.
+    let name = id.map_or_else(|_| "?".to_owned(), |Path(name)| name);
+    match state.provider.card(&name) {
+        Some(card) => Ok(Json(model_json(&card))),
+        None => {
+            let available = state.provider.list().into_iter().map(|card| card.id).collect();
+            Err(ApiError::ModelNotFound { model: shortened(&name), available })
+        }
     }
 }
 

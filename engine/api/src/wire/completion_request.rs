@@ -58,31 +58,25 @@ impl CompletionRequest {
 fn read_prompt(fields: &Fields<'_>) -> Result<Prompt, ApiError> {
     const EXPECTED: &str = "a string or a list of token ids";
     let prompt = fields.require("prompt", EXPECTED)?;
-    if prompt.value.is_string() {
-        return read_text(&prompt);
+    if let Value::String(text) = prompt.value {
+        return Ok(Prompt::Text(text.clone()));
     }
-    let items = prompt.list(EXPECTED)?;
+    let items = prompt.value.as_array().ok_or_else(|| prompt.expected(EXPECTED))?;
     match items.as_slice() {
         [] => Err(prompt.expected("at least one token")),
-        [one] if one.value.is_string() => read_text(one),
-        [one] if one.value.is_array() => read_tokens(&one.list(EXPECTED)?),
-        [first, ..] if first.value.is_string() || first.value.is_array() => {
+        [Value::String(text)] => Ok(Prompt::Text(text.clone())),
+        [Value::Array(_)] => read_tokens(&prompt.item(0)?),
+        [Value::String(_) | Value::Array(_), ..] => {
             Err(prompt.unsupported("one prompt per request; send several requests, they run side by side"))
         }
-        tokens => read_tokens(tokens),
+        _ => read_tokens(&prompt),
     }
 }
 
-fn read_text(prompt: &Field<'_>) -> Result<Prompt, ApiError> {
-    prompt.text().map(|text| Prompt::Text(text.to_owned()))
-}
-
-fn read_tokens(tokens: &[Field<'_>]) -> Result<Prompt, ApiError> {
-    let token = |field: &Field<'_>| {
-        let id = field.integer(0..=i64::from(u32::MAX))?;
-        u32::try_from(id).map_err(|_| field.expected("a token id"))
-    };
-    tokens.iter().map(token).collect::<Result<_, _>>().map(Prompt::Tokens)
+fn read_tokens(prompt: &Field<'_>) -> Result<Prompt, ApiError> {
+    let ids = prompt.integers("a list of token ids", &(0..=i64::from(u32::MAX)))?;
+    // The range has seen to it that each fits.
+    Ok(Prompt::Tokens(ids.into_iter().filter_map(|id| u32::try_from(id).ok()).collect()))
 }
 
 /// On this route `logprobs` is a number; `true` is taken as 0, as some clients send it.

@@ -4,6 +4,7 @@ use linnet_runtime::GenerationRequest;
 
 use crate::error::ApiError;
 use crate::fields::{Field, Fields};
+use crate::quote::shortened;
 use crate::sampling::SamplingOverrides;
 
 /// The most stop texts taken. OpenAI takes four; local tools send more.
@@ -58,8 +59,7 @@ impl GenerationFields {
             model: fields.optional_text("model")?.filter(|name| !name.is_empty()).map(str::to_owned),
             sampling: read_sampling(fields)?,
             logit_bias: read_logit_bias(fields)?,
-            // A negative seed is a seed like any other.
-            seed: fields.optional_integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned),
+            seed: fields.get("seed").map(|seed| seed.seed()).transpose()?,
             max_tokens: read_limit(fields, limit_names)?,
             stop: fields.get("stop").map(|stop| read_stop(&stop)).transpose()?.unwrap_or_default(),
             stream: fields.optional_flag("stream")?.unwrap_or(false),
@@ -122,7 +122,7 @@ fn read_logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
             Ok(token) => Ok((token, bias.number(-100.0..=100.0)?)),
             Err(_) => Err(ApiError::InvalidField {
                 field: bias.path().to_owned(),
-                problem: format!("expected token ids as keys, such as \"42\", got {token:?}"),
+                problem: format!("expected token ids as keys, such as \"42\", got {:?}", shortened(token)),
             }),
         })
         .collect()
@@ -198,6 +198,16 @@ mod tests {
     fn the_newer_limit_wins_and_both_are_checked() {
         assert_eq!(read(&json!({"max_tokens": 5, "max_completion_tokens": 6})).unwrap().max_tokens, Some(6));
         assert!(read(&json!({"max_tokens": 0, "max_completion_tokens": 6})).is_err());
+    }
+
+    #[test]
+    fn a_seed_may_use_all_of_64_bits_with_a_sign_or_without() {
+        for (seed, expected) in [(json!(-1), u64::MAX), (json!(u64::MAX), u64::MAX), (json!(1_u64 << 63), 1 << 63)] {
+            assert_eq!(read(&json!({ "seed": seed })).unwrap().seed, Some(expected));
+        }
+        for seed in [json!(1e30), json!(0.5), json!("1")] {
+            assert!(read(&json!({ "seed": seed })).is_err(), "{seed}");
+        }
     }
 
     #[test]

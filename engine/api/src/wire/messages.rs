@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{Field, Fields};
+use crate::quote::shortened;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
@@ -15,7 +16,7 @@ const CONTENT: &str = "a string or a list of parts";
 /// `reasoning_content`.
 pub(crate) fn read_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let model = fields.optional_text("model")?.filter(|name| !name.is_empty());
-    let reader = model.map_or_else(|| "the model".to_owned(), |name| format!("the model `{name}`"));
+    let reader = model.map_or_else(|| "the model".to_owned(), |name| format!("the model `{}`", shortened(name)));
     const EXPECTED: &str = "a list of at least one message";
     let messages = fields.require("messages", EXPECTED)?;
     let items = messages.list(EXPECTED)?;

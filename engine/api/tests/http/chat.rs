@@ -2,6 +2,7 @@
 
 use axum::http::{StatusCode, header};
 use linnet_api::{SamplingOverrides, ServerOptions};
+use linnet_models::{ChatTemplate, SpecialTokens};
 use linnet_runtime::testing::{Next, ScriptedModel};
 use serde_json::{Value, json};
 
@@ -229,6 +230,24 @@ async fn a_failed_step_is_a_500_and_the_next_request_works() {
 }
 
 #[tokio::test]
+async fn a_turn_of_tool_calls_alone_suits_templates_that_ask_for_silence_and_those_that_add_to_it() {
+    let call = json!({"role": "assistant", "content": null,
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]});
+    for (template, expected) in [
+        ("{% for m in messages %}{% if m.content is none %}silent{% endif %}{% endfor %}<answer>", "silent"),
+        ("{% for m in messages %}{{ '(' + m.content + ')' }}{% endfor %}<answer>", "()(x)"),
+    ] {
+        let harness = Harness::with_model(echo(), ServerOptions::default(), |model| {
+            model.template = Some(ChatTemplate::from_text(template, SpecialTokens::default()).unwrap());
+        });
+        let messages = json!([call, {"role": "user", "content": "x"}]);
+        let answer = harness.chat(json!({ "messages": messages })).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], expected);
+    }
+}
+
+#[tokio::test]
 async fn health_and_models_tell_what_is_there() {
     let harness = Harness::new(says("ok"));
     let health = harness.get("/health").await.json();
@@ -242,6 +261,8 @@ async fn health_and_models_tell_what_is_there() {
     assert_eq!((&card["id"], &card["object"]), (&json!(MODEL), &json!("model")));
     assert_eq!((&card["created"], &card["context_length"]), (&json!(1_700_000_000), &json!(4096)));
     assert_eq!(harness.get("/v1/models/scripted").await.json(), card);
+    // What a chat may call the model, its card answers to as well.
+    assert_eq!(harness.get("/v1/models/Scripted").await.json(), card);
     let missing = harness.get("/v1/models/some/other").await;
     assert_eq!(missing.status, StatusCode::NOT_FOUND);
     assert!(missing.message().contains("`some/other`"), "{}", missing.text);

@@ -79,6 +79,17 @@ fn odd_messages() -> Vec<Case> {
             400,
             "`messages[0].tool_calls[0].function.arguments`: expected a string that holds JSON",
         ),
+        // What is quoted is cut, wherever it stands.
+        (
+            CHAT,
+            json!({"model": "m".repeat(1_000_000),
+                "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})
+            .to_string()
+            .into_bytes(),
+            400,
+            "mmm...` reads text only",
+        ),
+        (CHAT, messages(json!([{"role": "r".repeat(1_000_000), "content": "x"}])), 400, "rrr...\""),
         (CHAT, messages(user("forbidden")), 400, "no such talk here"),
         // Longer than the context of 4096, far below the body limit.
         (
@@ -121,9 +132,18 @@ fn odd_fields() -> Vec<Case> {
         (CHAT, chat_with("chat_template_kwargs", json!([])), 400, "`chat_template_kwargs`"),
         (CHAT, chat_with("model", json!(7)), 400, "`model`: expected a string, got 7"),
         (CHAT, chat_with("model", json!("../../etc/passwd")), 404, "there is no model `../../etc/passwd` here"),
+        (CHAT, chat_with("model", json!("m".repeat(1_000_000))), 404, "mmm...` here; installed: scripted"),
+        (CHAT, chat_with("logit_bias", json!({"k".repeat(1_000_000): 1})), 400, "kkk...\""),
+        (CHAT, chat_with("stop", json!("x".repeat(1_000_000))), 400, "`stop`: is 1000000 bytes long in all"),
+        (CHAT, chat_with("seed", json!(1e30)), 400, "`seed`: expected a whole number of 64 bits"),
         (TEXT, b"{}".to_vec(), 400, "`prompt`"),
         (TEXT, text_with("prompt", json!(["a", "b"])), 400, "one prompt per request"),
         (TEXT, text_with("prompt", json!([1, -1])), 400, "`prompt[1]`"),
+        (TEXT, text_with("prompt", json!([[1, 2.5]])), 400, "`prompt[0][1]`: expected a whole number"),
+        (TEXT, text_with("prompt", json!([])), 400, "at least one token"),
+        (TEXT, text_with("prompt", json!([[]])), 400, "the prompt is empty"),
+        (TEXT, text_with("prompt", json!([[1], [2]])), 400, "one prompt per request"),
+        (TEXT, text_with("prompt", json!([70_000])), 400, "`prompt`: holds token 70000"),
         (TEXT, text_with("prompt", json!("")), 400, "`prompt`"),
         (TEXT, text_with("logprobs", json!(6)), 400, "from 0 to 5"),
         (TEXT, text_with("echo", json!(true)), 400, "`echo`"),
@@ -181,6 +201,22 @@ async fn odd_but_sound_inputs_are_answered() {
         let answer = harness.post(CHAT, body).await;
         assert_eq!(answer.status, StatusCode::OK, "{shown}: {}", answer.text);
         assert_eq!(answer.json()["choices"][0]["message"]["content"], "ok");
+    }
+}
+
+#[tokio::test]
+async fn odd_addresses_are_answered_in_json_too() {
+    let harness = Harness::new(says("ok"));
+    let long = format!("/{}", "a".repeat(50_000));
+    for (path, text) in [
+        ("/v1/models/%ff%fe", "there is no model"),
+        ("/v1/models/a%00b", "there is no model"),
+        ("//v1/models", "there is no `GET //v1/models`"),
+        (long.as_str(), "aaa...` here"),
+    ] {
+        let answer = harness.get(path).await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{}", answer.text);
+        assert!(answer.message().contains(text) && answer.text.len() < 2000, "{}", answer.text);
     }
 }
 

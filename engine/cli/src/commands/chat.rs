@@ -2,6 +2,7 @@
 
 mod command;
 mod conversation;
+mod interrupts;
 mod session;
 
 use std::io::{IsTerminal, Read};
@@ -17,6 +18,7 @@ use crate::output;
 use crate::sampling::SamplingArguments;
 
 use conversation::{Conversation, End};
+use interrupts::Interrupts;
 
 /// Arguments of `linnet chat`.
 #[derive(Debug, clap::Args)]
@@ -64,7 +66,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<Exit> {
     })?;
     // Signals are watched by this runtime; answers come from the engine's own thread.
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot watch for Ctrl-C")?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot wait for answers")?;
     match question {
         Some(question) => ask(&runtime, arguments, &entry, &question),
         None => session::run(&runtime, arguments, &store, &entry),
@@ -109,7 +111,10 @@ fn question(
 
 fn ask(runtime: &Runtime, arguments: &ChatArguments, entry: &ModelEntry, question: &str) -> anyhow::Result<Exit> {
     let mut conversation = open(arguments, entry)?;
-    let end = runtime.block_on(conversation.ask(question, &mut |text| output::piece(text)))?;
+    let end = runtime.block_on(async {
+        let mut interrupts = Interrupts::watch().context("cannot watch for Ctrl-C")?;
+        conversation.ask(question, &mut interrupts, &mut |text| output::piece(text)).await
+    })?;
     output::line("")?;
     Ok(match end {
         End::Stopped => Exit::Interrupted,

@@ -1,6 +1,6 @@
 //! `linnet inspect`.
 
-use linnet_library::{ImportOptions, Inspection, STARTER, STARTER_NAME, Store, Verdict, inspect};
+use linnet_library::{ImportOptions, Inspection, Store, Verdict, inspect};
 use linnet_models::SUPPORTED_ARCHITECTURES;
 
 use crate::exit::Exit;
@@ -18,9 +18,8 @@ pub(crate) struct InspectArguments {
 
 pub(crate) fn run(arguments: &InspectArguments) -> anyhow::Result<Exit> {
     let store = Store::from_environment()?;
-    let reference = if arguments.model == STARTER { STARTER_NAME } else { &arguments.model };
     let options = ImportOptions { supported: SUPPORTED_ARCHITECTURES, ..ImportOptions::default() };
-    let inspection = inspect(&store, reference, &options)?;
+    let inspection = inspect(&store, &arguments.model, &options)?;
     if arguments.json {
         output::json(&inspection)?;
     } else {

@@ -1,6 +1,6 @@
 //! `linnet rm`.
 
-use linnet_library::{STARTER, STARTER_NAME, Store};
+use linnet_library::Store;
 
 use crate::exit::Exit;
 use crate::output;
@@ -20,8 +20,7 @@ pub(crate) fn run(arguments: &RemoveArguments) -> anyhow::Result<Exit> {
     let store = Store::from_environment()?;
     let mut removed = Vec::new();
     for model in &arguments.models {
-        let name = if model == STARTER { STARTER_NAME } else { model };
-        let one = store.remove(name)?;
+        let one = store.remove(model)?;
         if !arguments.json {
             output::line(&format!("removed {} ({} freed)", one.name, output::bytes(one.bytes_freed)))?;
         }

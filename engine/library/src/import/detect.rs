@@ -8,6 +8,9 @@ use crate::config::CONFIG_NAME;
 use crate::disk;
 use crate::error::{IoContext as _, LibraryError};
 
+/// How many models an error about a folder of them names.
+const MODELS_NAMED: usize = 8;
+
 /// Something that can be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Detected {
@@ -81,7 +84,10 @@ fn detect_folder(folder: &Path) -> Result<Detected, LibraryError> {
     if models.is_empty() {
         return Err(unknown(folder, "it holds neither a config.json nor a GGUF file"));
     }
-    Err(unknown(folder, format!("it is a folder of several models; name one of them: {}", models.join(", "))))
+    let more = models.len().saturating_sub(MODELS_NAMED);
+    let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let named = models[..models.len() - more].join(", ");
+    Err(unknown(folder, format!("it is a folder of several models; name one of them: {named}{rest}")))
 }
 
 /// Paths of the models one or two folders further down.
@@ -139,7 +145,13 @@ mod tests {
         std::fs::create_dir_all(folder.path().join("org/a")).unwrap();
         std::fs::write(folder.path().join("org/a/config.json"), "{}").unwrap();
         let text = detect(folder.path()).unwrap_err().to_string();
-        assert!(text.contains("org/a"), "{text}");
+        assert!(text.contains("org/a") && !text.contains("more"), "{text}");
+        for number in 10..40 {
+            std::fs::create_dir(folder.path().join(format!("m{number}"))).unwrap();
+            std::fs::write(folder.path().join(format!("m{number}/config.json")), "{}").unwrap();
+        }
+        let text = detect(folder.path()).unwrap_err().to_string();
+        assert!(text.contains("m16") && !text.contains("m20") && text.ends_with(" and 23 more"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a model may be called.
 
 use crate::error::LibraryError;
+use crate::starter::STARTER;
 
 /// Bytes of a part of a name; file systems allow 255, and a suffix may be added.
 const PART_LIMIT: usize = 200;
@@ -8,6 +9,9 @@ const PART_LIMIT: usize = 200;
 /// Accepts `model` and `organisation/model`, and nothing that could lead out of the store or hide in it.
 pub(crate) fn check_name(name: &str) -> Result<(), LibraryError> {
     let refuse = |reason: &str| Err(LibraryError::InvalidName { name: name.to_owned(), reason: reason.to_owned() });
+    if name.eq_ignore_ascii_case(STARTER) {
+        return refuse("it stands for the starter model");
+    }
     let parts: Vec<&str> = name.split('/').collect();
     if parts.len() > 2 {
         return refuse("it has more than one slash");
@@ -43,7 +47,7 @@ pub(crate) fn name_from(text: &str) -> String {
     while name.len() > PART_LIMIT {
         name.pop();
     }
-    if name.is_empty() { "model".into() } else { name }
+    if name.is_empty() || name.eq_ignore_ascii_case(STARTER) { "model".into() } else { name }
 }
 
 #[cfg(test)]
@@ -58,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_leave_or_hide_in_the_store_are_refused() {
+    fn names_that_leave_or_hide_in_the_store_or_mean_another_model_are_refused() {
         for name in [
             "",
             "..",
@@ -74,6 +78,8 @@ mod tests {
             "c:x",
             "a\nb",
             " a",
+            "starter",
+            "Starter",
         ] {
             assert!(check_name(name).is_err(), "{name:?}");
         }
@@ -81,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_name_made_from_any_text_is_accepted() {
-        for text in ["", "...", "a/b", "über: \"alles\"", "  x ", &"é".repeat(300), "\u{7}"] {
+        for text in ["", "...", "a/b", "über: \"alles\"", "  x ", &"é".repeat(300), "\u{7}", "starter"] {
             assert!(check_name(&name_from(text)).is_ok(), "{text:?} became {:?}", name_from(text));
         }
     }

@@ -107,6 +107,21 @@ fn models_are_found_by_short_names_and_refused_with_near_ones() {
 }
 
 #[test]
+fn starter_means_the_starter_and_never_removes_another_model_of_that_name() {
+    let (_home, store) = store();
+    assert!(matches!(store.find("starter"), Err(LibraryError::NotFound { .. })));
+    place(&store, STARTER_NAME);
+    assert_eq!(store.find("starter").unwrap().name, STARTER_NAME);
+    // A folder that somebody copied in.
+    fs::create_dir(store.models_folder().join("starter")).unwrap();
+    fs::write(store.models_folder().join("starter/config.json"), "{}").unwrap();
+    assert_eq!(store.find("starter").unwrap().name, "starter");
+    assert_eq!(store.remove("starter").unwrap().name, "starter");
+    assert_eq!(store.remove("starter").unwrap().name, STARTER_NAME);
+    assert!(store.list().unwrap().is_empty());
+}
+
+#[test]
 fn a_folder_outside_of_the_store_is_found_by_its_path() {
     let (home, store) = store();
     let folder = home.path().join("elsewhere für mich");

@@ -8,6 +8,8 @@ use linnet_models::{ChatTemplate, TemplateInput, prompt_tokens};
 use linnet_runtime::{GenerationEvent, GenerationRequest, LoadedModel, Usage};
 use serde_json::{Value, json};
 
+use super::interrupts::Interrupts;
+
 /// A model, what was said, and how to answer.
 pub(crate) struct Conversation {
     loaded: LoadedModel,
@@ -54,11 +56,12 @@ impl Conversation {
     pub(crate) async fn ask(
         &mut self,
         question: &str,
+        interrupts: &mut Interrupts,
         show: &mut dyn FnMut(&str) -> io::Result<()>,
     ) -> anyhow::Result<End> {
         self.turns.push(json!({ "role": "user", "content": question }));
         let mut answer = String::new();
-        let end = self.answer(&mut answer, show).await;
+        let end = self.answer(&mut answer, interrupts, show).await;
         if answer.is_empty() || end.is_err() {
             self.turns.pop();
         } else {
@@ -67,7 +70,12 @@ impl Conversation {
         end
     }
 
-    async fn answer(&self, answer: &mut String, show: &mut dyn FnMut(&str) -> io::Result<()>) -> anyhow::Result<End> {
+    async fn answer(
+        &self,
+        answer: &mut String,
+        interrupts: &mut Interrupts,
+        show: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> anyhow::Result<End> {
         let request = GenerationRequest {
             prompt: self.prompt()?,
             sampling: self.sampling.resolve(Vec::new(), self.seed),
@@ -75,17 +83,10 @@ impl Conversation {
             ..GenerationRequest::default()
         };
         let mut generation = self.loaded.engine.submit(request).context("cannot answer")?;
-        let stop = async {
-            if tokio::signal::ctrl_c().await.is_err() {
-                // Without signals an answer cannot be stopped, but it can be given.
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::pin!(stop);
         loop {
             let event = tokio::select! {
                 event = generation.next() => event,
-                () = &mut stop => return Ok(End::Stopped),
+                () = interrupts.next() => return Ok(End::Stopped),
             };
             match event {
                 Some(GenerationEvent::Text { text, .. }) => {

@@ -1,5 +1,6 @@
 //! A conversation in the terminal: a line editor with history, and slash commands.
 
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -15,6 +16,7 @@ use tokio::runtime::Runtime;
 
 use super::command::{self, Line};
 use super::conversation::{Conversation, End, stats};
+use super::interrupts::Interrupts;
 use super::{ChatArguments, open};
 use crate::exit::Exit;
 use crate::models;
@@ -85,8 +87,17 @@ pub(crate) fn run(
     let mut conversation = open(arguments, entry)?;
     eprintln!("{} is ready. Ask something; /help lists the commands, /exit leaves.", entry.name);
     let mut prompt = Prompt::new(store.home().join("chat_history"))?;
+    let mut interrupts = {
+        let _within = runtime.enter();
+        // Behind the line editor, which takes the signal for itself when it is made.
+        Interrupts::watch().context("cannot watch for Ctrl-C")?
+    };
     let mut was_interrupted = false;
     loop {
+        // Pressed again before the prompt stood there to read it.
+        if runtime.block_on(interrupts.came()) && was_interrupted {
+            return Ok(Exit::Done);
+        }
         let line = match prompt.read() {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) if was_interrupted => return Ok(Exit::Done),
@@ -96,6 +107,13 @@ pub(crate) fn run(
                 continue;
             }
             Err(ReadlineError::Eof) => return Ok(Exit::Done),
+            // One that was for an answer, seen late.
+            Err(ReadlineError::Signal(_)) => continue,
+            // Bytes that are no text come from a paste or a terminal of another encoding.
+            Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                eprintln!("(that was not UTF-8 text; say it in other words)");
+                continue;
+            }
             Err(error) => return Err(error).context("cannot read from this terminal"),
         };
         was_interrupted = false;
@@ -119,7 +137,8 @@ pub(crate) fn run(
             }
             Line::Unknown(word) => eprintln!("there is no {word}; /help lists the commands"),
             Line::Question(question) => {
-                let end = runtime.block_on(conversation.ask(&question, &mut |text| output::piece(text)));
+                let end =
+                    runtime.block_on(conversation.ask(&question, &mut interrupts, &mut |text| output::piece(text)));
                 output::line("")?;
                 match tell(end) {
                     Some(End::Stopped) => {
