@@ -2,48 +2,66 @@
 
 namespace linnet {
 
-// Quantized keys or values of one row and KV head: codes, and scales and biases of their groups.
+// Quantized keys or values of one row and KV head: codes, and scales and biases of their groups, and how far the tokens of
+// each lie apart.
 template <typename Codes, typename Scales>
-struct Quantized {
+struct Lines {
   Codes codes;
   Scales scales;
   Scales biases;
+  size_t code_stride;
+  size_t scale_stride;
+  size_t bias_stride;
+};
 
-  Quantized from(size_t line, int words, int groups) const {
-    return Quantized{codes + line * words, scales + line * groups, biases + line * groups};
+// Quantized keys or values of all rows, [rows, kv_heads, tokens, ...]. The arrays may be cut out of larger ones; the last
+// axis is whole.
+template <typename Codes, typename Scales>
+struct Store {
+  Codes codes;
+  Scales scales;
+  Scales biases;
+  const constant int64_t* code_strides;
+  const constant int64_t* scale_strides;
+  const constant int64_t* bias_strides;
+
+  Lines<Codes, Scales> at(uint row, uint head) const {
+    return Lines<Codes, Scales>{codes + row * code_strides[0] + head * code_strides[1],
+                                scales + row * scale_strides[0] + head * scale_strides[1],
+                                biases + row * bias_strides[0] + head * bias_strides[1],
+                                static_cast<size_t>(code_strides[2]),
+                                static_cast<size_t>(scale_strides[2]),
+                                static_cast<size_t>(bias_strides[2])};
   }
 };
 template <typename Codes, typename Scales>
-inline Quantized<Codes, Scales> quantized(Codes codes, Scales scales, Scales biases) {
-  return Quantized<Codes, Scales>{codes, scales, biases};
+inline Store<Codes, Scales> store(Codes codes, const constant int64_t* code_strides, Scales scales,
+                                  const constant int64_t* scale_strides, Scales biases,
+                                  const constant int64_t* bias_strides) {
+  return Store<Codes, Scales>{codes, scales, biases, code_strides, scale_strides, bias_strides};
 }
 
 // How a head is spread over a simdgroup: eight elements to a lane, LANES lanes to a key, KEYS keys at once.
-template <int HEAD_DIM, int BITS, int GROUP>
+template <int HEAD_DIM>
 struct Layout {
   enum {
     ELEMENTS = 8,
     LANES = HEAD_DIM <= 64 ? 8 : HEAD_DIM <= 128 ? 16 : 32,
     KEYS = 32 / LANES,
-    // Stored rows are padded to whole groups.
-    GROUPS = (HEAD_DIM + GROUP - 1) / GROUP,
-    WORDS = GROUPS * GROUP * BITS / 32,
-    WORDS_PER_LANE = ELEMENTS * BITS / 32,
   };
 };
 
-// The lane's eight codes of one line, with their scale and bias.
-template <typename L, int BITS, int GROUP, typename Source>
-inline void load_codes(Source source, uint line, uint element, thread float (&codes)[8], thread float& scale,
+// Eight codes of one token, with their scale and bias.
+template <int BITS, int GROUP, typename Source>
+inline void load_codes(Source source, uint token, uint element, thread float (&codes)[8], thread float& scale,
                        thread float& bias) {
-  const auto words = source.codes + static_cast<size_t>(line) * L::WORDS + element * BITS / 32;
+  const auto words = source.codes + token * source.code_stride + element * BITS / 32;
   for (int i = 0; i < 8; ++i) {
     const uint word = words[i * BITS / 32];
     codes[i] = static_cast<float>((word >> (i * BITS % 32)) & ((1u << BITS) - 1u));
   }
-  const size_t group = static_cast<size_t>(line) * L::GROUPS + element / GROUP;
-  scale = static_cast<float>(source.scales[group]);
-  bias = static_cast<float>(source.biases[group]);
+  scale = static_cast<float>(source.scales[token * source.scale_stride + element / GROUP]);
+  bias = static_cast<float>(source.biases[token * source.bias_stride + element / GROUP]);
 }
 
 // A softmax in the making: the greatest score, the sum of weights relative to it, and the weighted values.
@@ -106,9 +124,9 @@ inline Span span_of(int padding, int length, int window, uint capacity, uint par
 // Attends with HEADS query heads from `head` on, all of one KV head, to the keys of `span`. The simdgroups of the group
 // take turns. Afterwards the lanes of the first key's place hold the simdgroup's result.
 template <int HEAD_DIM, int BITS, int GROUP, int HEADS, typename Queries, typename Keys, typename Values>
-inline void attend(Queries queries, uint last_head, Keys keys, Values values, Span span, float scale, uint simdgroup,
+inline void attend(Queries queries, size_t query_stride, uint last_head, Keys keys, Values values, Span span, float scale, uint simdgroup,
                    uint simdgroups, uint lane, thread Running (&state)[HEADS]) {
-  typedef Layout<HEAD_DIM, BITS, GROUP> L;
+  typedef Layout<HEAD_DIM> L;
   const uint element = lane % L::LANES * L::ELEMENTS;
   const bool active = element < HEAD_DIM;
 
@@ -117,7 +135,7 @@ inline void attend(Queries queries, uint last_head, Keys keys, Values values, Sp
   for (int head = 0; head < HEADS; ++head) {
     query_sum[head] = 0.0f;
     for (int i = 0; i < 8; ++i) {
-      const uint index = min(static_cast<uint>(head), last_head) * HEAD_DIM + element + i;
+      const size_t index = min(static_cast<uint>(head), last_head) * query_stride + element + i;
       query[head][i] = active ? scale * static_cast<float>(queries[index]) : 0.0f;
       query_sum[head] += query[head][i];
     }
@@ -131,7 +149,7 @@ inline void attend(Queries queries, uint last_head, Keys keys, Values values, Sp
     float code_scale = 0.0f;
     float code_bias = 0.0f;
     if (visible && active) {
-      load_codes<L, BITS, GROUP>(keys, key, element, codes, code_scale, code_bias);
+      load_codes<BITS, GROUP>(keys, key, element, codes, code_scale, code_bias);
     }
     float scores[HEADS];
     for (int head = 0; head < HEADS; ++head) {
@@ -148,7 +166,7 @@ inline void attend(Queries queries, uint last_head, Keys keys, Values values, Sp
       scores[head] = score;
     }
     if (visible && active) {
-      load_codes<L, BITS, GROUP>(values, key, element, codes, code_scale, code_bias);
+      load_codes<BITS, GROUP>(values, key, element, codes, code_scale, code_bias);
       for (int head = 0; head < HEADS; ++head) {
         state[head].add(scores[head], code_scale, code_bias, codes);
       }
@@ -191,30 +209,29 @@ struct Work {
 
 // What both forms of the kernel have in common. Grid: x parts of the keys, y KV heads by groups of HEADS query heads,
 // z rows. Leaves each simdgroup's result in threadgroup memory.
-template <int HEAD_DIM, int BITS, int GROUP, int HEADS, int SIMDGROUPS, typename Queries, typename KeySource,
-          typename ValueSource, typename Spans>
-inline Work attend_group(Queries queries, uint heads, KeySource keys, ValueSource values, uint kv_heads, uint capacity,
-                         Spans spans, int window, float scale, uint3 position, uint parts, uint simdgroup, uint lane,
-                         threadgroup float* maxima, threadgroup float* sums, threadgroup float* weighted) {
-  typedef Layout<HEAD_DIM, BITS, GROUP> L;
+template <int HEAD_DIM, int BITS, int GROUP, int HEADS, int SIMDGROUPS, typename Queries, typename KeyStore,
+          typename ValueStore, typename Spans>
+inline Work attend_group(Queries queries, const constant int64_t* query_strides, uint heads, KeyStore keys,
+                         ValueStore values, uint kv_heads, uint capacity, Spans spans, int window, float scale,
+                         uint3 position, uint parts, uint simdgroup, uint lane, threadgroup float* maxima,
+                         threadgroup float* sums, threadgroup float* weighted) {
   const uint row = position.z;
   const uint shared_heads = heads / kv_heads;
   const uint head_groups = (shared_heads + HEADS - 1) / HEADS;
   const uint kv_head = position.y / head_groups;
   const uint skipped = position.y % head_groups * HEADS;
   const uint count = min(static_cast<uint>(HEADS), shared_heads - skipped);
-  const size_t head = static_cast<size_t>(row) * heads + kv_head * shared_heads + skipped;
-  const size_t line = (static_cast<size_t>(row) * kv_heads + kv_head) * capacity;
+  const uint head = kv_head * shared_heads + skipped;
 
   Running state[HEADS];
   attend<HEAD_DIM, BITS, GROUP, HEADS>(
-      queries + head * HEAD_DIM, count - 1, keys.from(line, L::WORDS, L::GROUPS),
-      values.from(line, L::WORDS, L::GROUPS),
+      queries + row * query_strides[0] + head * query_strides[1], static_cast<size_t>(query_strides[1]), count - 1,
+      keys.at(row, kv_head), values.at(row, kv_head),
       span_of(spans[row * 2], spans[row * 2 + 1], window, capacity, position.x, parts), scale, simdgroup, SIMDGROUPS,
       lane, state);
   publish<HEAD_DIM>(state, simdgroup, lane, maxima, sums, weighted);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  return Work{head, count};
+  return Work{static_cast<size_t>(row) * heads + head, count};
 }
 
 // Joins one element of `parts` parts that lie `stride` apart: their greatest maximum, sum of weights and weighted value.

@@ -39,9 +39,9 @@ const INPUTS: &[&str] = &[
 
 /// The whole span in one pass.
 ///
-/// Inputs: `queries`, `[rows, heads, head_dim]`; `keys` and `values`, codes `[rows, kv_heads, capacity, words]`, each with
-/// scales and biases `[rows, kv_heads, capacity, groups]`; `spans`, `[rows, 2]` of int32: left padding and length;
-/// `window`, an int32 scalar, 0 for none; `scale`, a float scalar. Output: `out`, `[rows, heads, head_dim]`.
+/// Inputs: `queries`, `[rows, heads, 1, head_dim]`; `keys` and `values`, codes `[rows, kv_heads, tokens, words]`, each with
+/// scales and biases `[rows, kv_heads, tokens, groups]`, which may all be cut out of larger arrays; `spans`, `[rows, 2]` of int32: left padding and length;
+/// `window`, an int32 scalar, 0 for none; `scale`, a float scalar. Output: `out`, `[rows, heads, 1, head_dim]`.
 pub static DECODE_ATTENTION: KernelSource = KernelSource {
     name: "linnet_decode_attention",
     inputs: INPUTS,
@@ -60,7 +60,7 @@ pub static DECODE_ATTENTION_PARTS: KernelSource = KernelSource {
     body: source_file!("decode_attention_parts.metal"),
 };
 
-/// The second of two passes: takes the first one's outputs, gives `out`, `[rows, heads, head_dim]`.
+/// The second of two passes: takes the first one's outputs, gives `out`, `[rows, heads, 1, head_dim]`.
 pub static DECODE_ATTENTION_JOIN: KernelSource = KernelSource {
     name: "linnet_decode_attention_join",
     inputs: &["part_values", "part_maxima", "part_sums"],
@@ -116,7 +116,7 @@ impl DecodeAttention {
     /// # Errors
     /// When the kernel is not written for these figures.
     pub fn launch(&self) -> Result<Launch, LaunchError> {
-        let out = Output { shape: vec![self.rows, self.heads, self.head_dim], element: self.element };
+        let out = Output { shape: vec![self.rows, self.heads, 1, self.head_dim], element: self.element };
         let mut launch = self.attend(&DECODE_ATTENTION, 1, vec![out])?;
         launch.template.insert(0, ("T", TemplateValue::Element(self.element)));
         Ok(launch)
@@ -138,7 +138,7 @@ impl DecodeAttention {
         let second = Launch {
             kernel: &DECODE_ATTENTION_JOIN,
             template: vec![("T", TemplateValue::Element(element)), ("HEAD_DIM", TemplateValue::Int(head_dim as i32))],
-            outputs: vec![Output { shape: vec![rows, heads, head_dim], element }],
+            outputs: vec![Output { shape: vec![rows, heads, 1, head_dim], element }],
             grid: [threads, heads as u32, rows as u32],
             threadgroup: [threads, 1, 1],
         };

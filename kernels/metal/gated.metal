@@ -10,10 +10,10 @@ struct Chunk {
 // Loads a chunk of each row of activations, and sums it. Every fourth value is divided by 16, 256 and 4096: codes are
 // then masked where they lie, and not shifted. Dividing by powers of two is exact.
 template <int ROWS, typename Activations>
-inline void load_chunk(Activations x, uint columns, uint column, thread float (&values)[ROWS][Chunk::COLUMNS],
+inline void load_chunk(Activations x, size_t stride, uint column, thread float (&values)[ROWS][Chunk::COLUMNS],
                        thread float (&sums)[ROWS]) {
   for (int row = 0; row < ROWS; ++row) {
-    const auto source = x + row * columns + column;
+    const auto source = x + row * stride + column;
     float sum = 0.0f;
     for (int i = 0; i < Chunk::COLUMNS; i += 4) {
       const float a = static_cast<float>(source[i]);

@@ -19,7 +19,7 @@ use super::{
     source::source_file,
 };
 
-/// Inputs `x`, `[rows, columns]`, and codes, scales and biases of gate and up as MLX stores them; output `out`,
+/// Inputs `x`, `[rows, columns]`, whose rows may lie apart, and codes, scales and biases of gate and up as MLX stores them; output `out`,
 /// `[rows, outputs]`.
 pub static GATED_MATVEC: KernelSource = KernelSource {
     name: "linnet_gated_matvec",

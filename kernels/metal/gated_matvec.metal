@@ -19,7 +19,7 @@
        column += 32 * linnet::Chunk::COLUMNS) {
     float values[ROWS][linnet::Chunk::COLUMNS];
     float sums[ROWS];
-    linnet::load_chunk<ROWS>(x, columns, column, values, sums);
+    linnet::load_chunk<ROWS>(x, static_cast<size_t>(x_strides[0]), column, values, sums);
     for (int output = 0; output < OUTPUTS; ++output) {
       // Past the last column the work is done again and thrown away, so that all lanes stay together.
       const size_t line = min(first + output, outputs - 1);

@@ -1,14 +1,14 @@
 //! Greedy selection over the vocabulary, without writing normalized scores.
 //!
-//! **What it computes.** For each row of logits `x`, of type `T`, with NaN taken as minus infinity:
+//! **What it computes.** For each row of logits `x`, of type `T`:
 //!
 //! - `log_sum = T(log(sum over i of exp(x[i])))`, the sum in single precision, rounded once to `T`;
 //! - `score[i] = T(x[i] - log_sum)`;
-//! - the lowest `i` whose score equals that of the greatest logit.
+//! - the lowest `i` whose score equals that of the greatest logit; [`GREEDY_NONE`] if `log_sum` is not finite: where a
+//!   logit is NaN or plus infinity, or none is finite.
 //!
 //! This is mlx-lm's greedy step: `logits - logsumexp(logits)`, then the greatest, the lowest on ties. The rounding of the
-//! score is part of it: in bfloat16 logits that differ often tie after the subtraction. A row whose greatest logit is
-//! infinite has no useful scores; the lowest index of that infinity is taken.
+//! score is part of it: in bfloat16 logits that differ often tie after the subtraction.
 //!
 //! **How.** Rounding keeps the order, so whether a tile of logits holds a best score can be told from its greatest logit.
 //! Small vocabularies take one group of threads per row. Larger ones take two passes: each tile's maximum and sum of
@@ -21,6 +21,9 @@ use half::{bf16, f16};
 
 use super::{Element, KernelSource, Launch, LaunchError, Output, SourceFile, TemplateValue, source::source_file};
 
+/// What stands for a token that could not be chosen because the logits are no distribution.
+pub const GREEDY_NONE: u32 = u32::MAX;
+
 /// Threads of a group.
 const THREADS: u32 = 256;
 /// Logits of a tile.
@@ -30,7 +33,7 @@ const SINGLE_LIMIT: usize = 4096;
 
 const FUNCTIONS: &[SourceFile] = &[source_file!("reduce.metal"), source_file!("greedy.metal")];
 
-/// One pass, for small vocabularies. Input `logits`, `[rows, vocabulary]`; output `tokens`, `[rows]`.
+/// One pass, for small vocabularies. Input `logits`, `[rows, vocabulary]`, whose rows may lie apart; output `tokens`, `[rows]`.
 pub static GREEDY_SINGLE: KernelSource = KernelSource {
     name: "linnet_greedy_single",
     inputs: &["logits"],
@@ -133,20 +136,18 @@ pub fn round_to(element: Element, value: f32) -> f32 {
 /// The logarithm of the sum of exponentials of one row, before it is rounded to the type of the logits.
 #[must_use]
 pub fn log_sum_exp(logits: &[f32]) -> f64 {
-    let clean = || logits.iter().map(|&x| if x.is_nan() { f64::NEG_INFINITY } else { f64::from(x) });
-    let maximum = clean().fold(f64::NEG_INFINITY, f64::max);
-    if maximum.is_infinite() {
-        return maximum;
-    }
-    maximum + clean().map(|x| (x - maximum).exp()).sum::<f64>().ln()
+    let maximum = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let weight = |x: f64| if x == f64::NEG_INFINITY { 0.0 } else { (x - maximum).exp() };
+    maximum + logits.iter().map(|&x| weight(f64::from(x))).sum::<f64>().ln()
 }
 
 /// What the kernels select from one row, in plain Rust. `log_sum` is [`log_sum_exp`] rounded to `element`.
 #[must_use]
-pub fn greedy_reference(logits: &[f32], log_sum: f32, element: Element) -> usize {
-    let clean = |x: f32| if x.is_nan() { f32::NEG_INFINITY } else { x };
+pub fn greedy_reference(logits: &[f32], log_sum: f32, element: Element) -> u32 {
+    if !log_sum.is_finite() {
+        return GREEDY_NONE;
+    }
     let score = |x: f32| round_to(element, x - log_sum);
-    let maximum = logits.iter().copied().map(clean).fold(f32::NEG_INFINITY, f32::max);
-    let is_best = |x: f32| x == maximum || score(x) == score(maximum);
-    logits.iter().position(|&x| is_best(clean(x))).unwrap_or(0)
+    let best = score(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    logits.iter().position(|&x| score(x) == best).map_or(GREEDY_NONE, |index| index as u32)
 }

@@ -6,7 +6,7 @@
   const uint vocabulary = static_cast<uint>(logits_shape[1]);
   const uint tiles = static_cast<uint>(maxima_shape[1]);
   const uint row = threadgroup_position_in_grid.y;
-  const auto line = logits + static_cast<size_t>(row) * vocabulary;
+  const auto line = logits + static_cast<size_t>(row) * static_cast<size_t>(logits_strides[0]);
   const auto tile_maxima = maxima + row * tiles;
   const auto tile_sums = sums + row * tiles;
 
@@ -23,9 +23,10 @@
   const T log_sum = static_cast<T>(maximum + precise::log(sum));
 
   const uint tile = linnet::first_best<T>(tile_maxima, 0u, tiles, maximum, log_sum, index_scratch, place, THREADS);
-  const uint begin = tile * TILE;
+  // Without a best tile there is nothing to look through.
+  const uint begin = min(tile, tiles) * TILE;
   const uint best = linnet::first_best<T>(line, begin, min(begin + TILE, vocabulary), maximum, log_sum, index_scratch,
                                           place, THREADS);
   if (place.thread_index == 0) {
-    tokens[row] = best;
+    tokens[row] = linnet::token_or_none<T>(best, log_sum);
   }

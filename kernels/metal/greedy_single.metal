@@ -5,7 +5,7 @@
                                simdgroups_per_threadgroup};
   const uint vocabulary = static_cast<uint>(logits_shape[1]);
   const uint row = threadgroup_position_in_grid.y;
-  const auto line = logits + static_cast<size_t>(row) * vocabulary;
+  const auto line = logits + static_cast<size_t>(row) * static_cast<size_t>(logits_strides[0]);
 
   float maximum;
   float sum;
@@ -13,5 +13,5 @@
   const T log_sum = static_cast<T>(maximum + precise::log(sum));
   const uint best = linnet::first_best<T>(line, 0u, vocabulary, maximum, log_sum, index_scratch, place, THREADS);
   if (place.thread_index == 0) {
-    tokens[row] = best;
+    tokens[row] = linnet::token_or_none<T>(best, log_sum);
   }

@@ -5,7 +5,7 @@
   const uint vocabulary = static_cast<uint>(logits_shape[1]);
   const uint tile = threadgroup_position_in_grid.x;
   const uint row = threadgroup_position_in_grid.y;
-  const auto line = logits + static_cast<size_t>(row) * vocabulary;
+  const auto line = logits + static_cast<size_t>(row) * static_cast<size_t>(logits_strides[0]);
   const uint begin = tile * TILE;
 
   float maximum;

@@ -1,16 +1,20 @@
 //! Arrays that go in and come out.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use linnet_kernels::metal::Element;
 
-/// A row-contiguous array on the host.
+/// An array on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
     /// Its shape; empty for a scalar.
     pub shape: Vec<usize>,
     /// Its element type.
     pub element: Element,
-    /// Its elements, native byte order.
+    /// By how many elements an index of each axis moves on.
+    pub strides: Vec<usize>,
+    /// Memory from its first element to its last, native byte order.
     pub bytes: Vec<u8>,
 }
 
@@ -51,13 +55,34 @@ impl Argument {
 
     fn new(element: Element, shape: &[usize], bytes: Vec<u8>) -> Argument {
         assert_eq!(shape.iter().product::<usize>() * element.bytes(), bytes.len(), "shape {shape:?}");
-        Argument { shape: shape.to_vec(), element, bytes }
+        Argument::contiguous(element, shape, bytes)
+    }
+
+    pub(crate) fn contiguous(element: Element, shape: &[usize], bytes: Vec<u8>) -> Argument {
+        let strides = (1..=shape.len()).map(|axis| shape[axis..].iter().product()).collect();
+        Argument { shape: shape.to_vec(), element, strides, bytes }
+    }
+
+    /// A part along one axis, as a view: what lies between its elements stays there.
+    ///
+    /// # Panics
+    /// When there is no such part, or it is empty.
+    #[must_use]
+    pub fn sliced(&self, axis: usize, range: Range<usize>) -> Argument {
+        assert!(range.start < range.end && range.end <= self.shape[axis], "{range:?} of {:?}", self.shape);
+        let mut shape = self.shape.clone();
+        shape[axis] = range.len();
+        let first = range.start * self.strides[axis];
+        let last = first + shape.iter().zip(&self.strides).map(|(size, stride)| (size - 1) * stride).sum::<usize>();
+        let size = self.element.bytes();
+        let bytes = self.bytes[first * size..(last + 1) * size].to_vec();
+        Argument { shape, element: self.element, strides: self.strides.clone(), bytes }
     }
 
     /// How many elements it has.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len() / self.element.bytes()
+        self.shape.iter().product()
     }
 
     /// Whether it has no elements.
@@ -67,6 +92,9 @@ impl Argument {
     }
 
     /// The elements as floats; integers are converted.
+    ///
+    /// # Panics
+    /// When it is a view.
     #[must_use]
     pub fn to_f32(&self) -> Vec<f32> {
         match self.element {
@@ -81,7 +109,7 @@ impl Argument {
     /// The elements of an array of [`Element::U32`].
     ///
     /// # Panics
-    /// When it has another type.
+    /// When it has another type, or is a view.
     #[must_use]
     pub fn to_u32(&self) -> Vec<u32> {
         assert_eq!(self.element, Element::U32);
@@ -89,6 +117,7 @@ impl Argument {
     }
 
     fn words<const N: usize, T>(&self, read: impl Fn([u8; N]) -> T) -> Vec<T> {
+        assert_eq!(self.len() * N, self.bytes.len(), "only whole arrays are read");
         let (words, _) = self.bytes.as_chunks::<N>();
         words.iter().map(|&word| read(word)).collect()
     }

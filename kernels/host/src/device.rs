@@ -25,6 +25,15 @@ pub enum Schedule {
     Shuffled(u64),
 }
 
+/// Where a kernel can run.
+pub trait Device {
+    /// Runs a kernel and gives its outputs.
+    ///
+    /// # Errors
+    /// When it does not compile, or does wrong while it runs.
+    fn run(&self, launch: &Launch, inputs: &[Argument]) -> Result<Vec<Argument>, HostError>;
+}
+
 /// This machine as a device for Metal kernels.
 #[derive(Debug, Clone)]
 pub struct HostDevice {
@@ -60,18 +69,10 @@ impl HostDevice {
         &self.toolchain
     }
 
-    /// Runs a kernel and gives its outputs.
+    /// [`Device::run`] with values for function constants. (MLX's custom kernels have none.)
     ///
     /// # Errors
-    /// When it does not compile, or does wrong while it runs.
-    pub fn run(&self, launch: &Launch, inputs: &[Argument]) -> Result<Vec<Argument>, HostError> {
-        self.run_with_constants(launch, inputs, &[])
-    }
-
-    /// [`HostDevice::run`] with values for function constants. (MLX's custom kernels have none.)
-    ///
-    /// # Errors
-    /// As [`HostDevice::run`].
+    /// As [`Device::run`].
     pub fn run_with_constants(
         &self,
         launch: &Launch,
@@ -105,6 +106,12 @@ impl HostDevice {
             kind: "ended".to_owned(),
             message: format!("{} bytes of output", output.stdout.len()),
         })
+    }
+}
+
+impl Device for HostDevice {
+    fn run(&self, launch: &Launch, inputs: &[Argument]) -> Result<Vec<Argument>, HostError> {
+        self.run_with_constants(launch, inputs, &[])
     }
 }
 

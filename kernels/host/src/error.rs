@@ -58,6 +58,14 @@ pub enum HostError {
         /// What happened where.
         message: String,
     },
+    /// The GPU refused or failed.
+    #[error("{kernel} on the GPU: {reason}")]
+    Gpu {
+        /// The kernel.
+        kernel: &'static str,
+        /// What MLX said.
+        reason: String,
+    },
     /// A file or a process failed.
     #[error("{path}: {source}")]
     Io {

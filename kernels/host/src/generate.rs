@@ -150,10 +150,7 @@ fn parameters(launch: &Launch, inputs: &[Argument]) -> Result<Vec<Parameter>, Ho
             buffer(format!("const constant int* {name}_shape"), "const int", false, Some(contents));
         }
         if occurs("_strides") {
-            let bytes = (1..=input.shape.len())
-                .map(|axis| input.shape[axis..].iter().product::<usize>() as i64)
-                .flat_map(i64::to_ne_bytes)
-                .collect();
+            let bytes = input.strides.iter().flat_map(|&stride| (stride as i64).to_ne_bytes()).collect();
             let contents = Buffer { item_bytes: 8, bytes };
             buffer(format!("const constant int64_t* {name}_strides"), "const int64_t", false, Some(contents));
         }

@@ -78,7 +78,7 @@ pub(crate) fn decode(launch: &Launch, mut bytes: &[u8]) -> Option<Vec<Argument>>
     let mut outputs = Vec::new();
     for output in &launch.outputs {
         let (own, rest) = bytes.split_at_checked(size(output))?;
-        outputs.push(Argument { shape: output.shape.clone(), element: output.element, bytes: own.to_vec() });
+        outputs.push(Argument::contiguous(output.element, &output.shape, own.to_vec()));
         bytes = rest;
     }
     bytes.is_empty().then_some(outputs)

@@ -12,15 +12,19 @@ pub mod coverage;
 mod device;
 mod error;
 mod generate;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod job;
 mod lint;
 mod rewrite;
 mod toolchain;
 
 pub use argument::Argument;
-pub use device::{HostDevice, Schedule};
+pub use device::{Device, HostDevice, Schedule};
 pub use error::HostError;
 pub use generate::generated_source;
+#[cfg(feature = "gpu")]
+pub use gpu::GpuDevice;
 pub use job::FunctionConstant;
 pub use lint::{Finding, lint};
 pub use toolchain::Toolchain;

@@ -4,7 +4,10 @@
 //! here the stream is found once. Arrays are mlx-rs's own, so what it wraps can be mixed in freely.
 #![allow(unsafe_code)]
 
-use super::failure::{self, Failure};
+use super::{
+    failure::{self, Failure},
+    metal_kernels::MetalKernels,
+};
 use mlx_rs::Array;
 use mlx_sys::{mlx_array, mlx_dtype, mlx_optional_dtype, mlx_optional_float, mlx_optional_int, mlx_stream};
 use std::{ffi::CStr, marker::PhantomData, rc::Rc};
@@ -46,6 +49,8 @@ pub(crate) struct Packing {
 pub(crate) struct Graph {
     stream: mlx_stream,
     is_gpu: bool,
+    /// Fused kernels, if they are wanted and there are any for the device.
+    kernels: Option<MetalKernels>,
     _this_thread: PhantomData<Rc<()>>,
 }
 
@@ -75,8 +80,24 @@ impl Graph {
             mlx_sys::mlx_device_free(device);
             status
         };
-        let graph = Self { stream, is_gpu: kind == mlx_sys::mlx_device_type__MLX_GPU, _this_thread: PhantomData };
+        let graph = Self {
+            stream,
+            is_gpu: kind == mlx_sys::mlx_device_type__MLX_GPU,
+            kernels: None,
+            _this_thread: PhantomData,
+        };
         if status == 0 { Ok(graph) } else { Err(failure::take("stream")) }
+    }
+
+    /// With our own kernels where the device runs them.
+    pub(crate) fn with_kernels(mut self) -> Self {
+        self.kernels = if self.is_gpu { MetalKernels::new() } else { None };
+        self
+    }
+
+    /// Our own kernels, where the device runs them and they are wanted.
+    pub(crate) fn kernels(&self) -> Option<&MetalKernels> {
+        self.kernels.as_ref()
     }
 
     /// Whether the device is a GPU.
@@ -354,6 +375,23 @@ impl Graph {
         // SAFETY: see `astype`; the shape lives for the call.
         self.call("reshape", |out| unsafe {
             mlx_sys::mlx_reshape(out, x.as_ptr(), shape.as_ptr(), shape.len(), self.stream)
+        })
+    }
+
+    /// Elements of `x`'s memory by the distance of neighbours along each axis.
+    pub(crate) fn as_strided(&self, x: &Array, shape: &[i32], strides: &[i64]) -> Result<Array> {
+        // SAFETY: see `astype`; shape and strides live for the call.
+        self.call("as_strided", |out| unsafe {
+            mlx_sys::mlx_as_strided(
+                out,
+                x.as_ptr(),
+                shape.as_ptr(),
+                shape.len(),
+                strides.as_ptr(),
+                strides.len(),
+                0,
+                self.stream,
+            )
         })
     }
 

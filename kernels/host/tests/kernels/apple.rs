@@ -40,7 +40,7 @@ fn launches() -> Vec<(Launch, Vec<Argument>)> {
         for (rows, capacity, bits) in [(1, 1, 4), (4, 40, 8)] {
             let figures = DecodeAttention { rows, heads: 6, kv_heads: 2, head_dim: 80, bits, group: 32, element };
             let cached = |element, last| zeros(element, &[rows, 2, capacity, last]);
-            let mut inputs = vec![zeros(element, &[rows, 6, 80])];
+            let mut inputs = vec![zeros(element, &[rows, 6, 1, 80])];
             for _ in 0..2 {
                 inputs.extend([cached(Element::U32, 3 * bits), cached(element, 3), cached(element, 3)]);
             }

@@ -1,10 +1,10 @@
 //! Decode attention over quantized keys and values on the host runner.
 
 use linnet_kernels::metal::{DecodeAttention, Element, decode_attention_reference};
-use linnet_metal_host::{Argument, HostDevice, HostError};
+use linnet_metal_host::{Argument, Device, HostError};
 use rand::{SeedableRng, rngs::StdRng};
 
-use crate::support::{Affine, each_device, floats, rounding};
+use crate::support::{Affine, each_device, floats, one_device, rounding};
 
 #[derive(Clone)]
 struct Case {
@@ -46,20 +46,28 @@ impl Case {
         1.0 / (self.figures.head_dim as f32).sqrt()
     }
 
-    /// Runs in one pass, or in parts.
-    fn run(&self, device: &HostDevice, parts: Option<usize>) -> Result<Vec<f32>, HostError> {
+    fn inputs(&self) -> Vec<Argument> {
         let DecodeAttention { rows, heads, kv_heads, head_dim, element, .. } = self.figures;
-        let mut inputs = vec![Argument::floats(element, &[rows, heads, head_dim], &self.queries)];
+        let mut inputs = vec![Argument::floats(element, &[rows, heads, 1, head_dim], &self.queries)];
         inputs.extend(self.keys.arguments(element, &[rows, kv_heads, self.capacity]));
         inputs.extend(self.values.arguments(element, &[rows, kv_heads, self.capacity]));
         inputs.push(Argument::i32(&[rows, 2], self.spans.as_flattened()));
         inputs.push(Argument::i32(&[], &[self.window]));
         inputs.push(Argument::scalar(self.scale()));
+        inputs
+    }
+
+    /// Runs in one pass, or in parts.
+    fn run(&self, device: &dyn Device, parts: Option<usize>) -> Result<Vec<f32>, HostError> {
+        self.run_on(device, parts, &self.inputs())
+    }
+
+    fn run_on(&self, device: &dyn Device, parts: Option<usize>, inputs: &[Argument]) -> Result<Vec<f32>, HostError> {
         let outputs = match parts {
-            None => device.run(&self.figures.launch().unwrap(), &inputs)?,
+            None => device.run(&self.figures.launch().unwrap(), inputs)?,
             Some(parts) => {
                 let (first, second) = self.figures.launch_parts(parts).unwrap();
-                device.run(&second, &device.run(&first, &inputs)?)?
+                device.run(&second, &device.run(&first, inputs)?)?
             }
         };
         Ok(outputs[0].to_f32())
@@ -137,39 +145,55 @@ fn spans_beyond_the_buffer_stay_inside() {
     let figures = DecodeAttention { rows: 3, heads: 2, ..FIGURES };
     let mut case = Case::random(&mut random, figures, 20, &[[0, 20], [0, 20], [0, 20]], 0);
     case.spans = vec![[-3, 25], [30, 20], [0, -1]];
-    let got = case.run(&HostDevice::new().unwrap(), None).unwrap();
-    case.assert_close(&got, None);
+    one_device(|device| case.assert_close(&case.run(device, None).unwrap(), None));
+}
+
+#[test]
+fn arrays_cut_out_of_larger_ones() {
+    let mut random = StdRng::seed_from_u64(26);
+    let figures = DecodeAttention { rows: 2, heads: 4, ..FIGURES };
+    let case = Case::random(&mut random, figures, 20, &[[0, 12], [3, 12]], 0);
+    // The first twelve tokens of a buffer of twenty, and queries whose rows lie apart.
+    let mut inputs = case.inputs();
+    inputs[1..7].iter_mut().for_each(|array| *array = array.sliced(2, 0..12));
+    let apart: Vec<f32> = case.queries.chunks(4 * 64).flat_map(|row| [row, &[f32::NAN; 128]].concat()).collect();
+    inputs[0] = Argument::floats(figures.element, &[2, 6, 1, 64], &apart).sliced(1, 0..4);
+    one_device(|device| {
+        for parts in [None, Some(2)] {
+            case.assert_close(&case.run_on(device, parts, &inputs).unwrap(), parts);
+        }
+    });
 }
 
 #[test]
 fn parts_without_keys_count_nothing() {
     let mut random = StdRng::seed_from_u64(24);
     let case = Case::random(&mut random, FIGURES, 8, &[[2, 5]], 0);
-    let got = case.run(&HostDevice::new().unwrap(), Some(64)).unwrap();
-    case.assert_close(&got, Some(64));
+    one_device(|device| case.assert_close(&case.run(device, Some(64)).unwrap(), Some(64)));
 }
 
 #[test]
 fn extreme_scores() {
     let mut random = StdRng::seed_from_u64(25);
-    let device = HostDevice::new().unwrap();
     let figures = DecodeAttention { heads: 2, element: Element::F32, ..FIGURES };
     let base = Case::random(&mut random, figures, 24, &[[0, 24]], 0);
-    for size in [0.0, 1e-38, 1e-30, 1e4, 1e18] {
-        let mut case = base.clone();
-        case.queries.iter_mut().for_each(|query| *query *= size);
-        for parts in [None, Some(2)] {
-            let got = case.run(&device, parts).unwrap();
-            assert!(got.iter().all(|value| value.is_finite()), "queries times {size}: {got:?}");
-            case.assert_close(&got, parts);
+    one_device(|device| {
+        for size in [0.0, 1e-38, 1e-30, 1e4, 1e18] {
+            let mut case = base.clone();
+            case.queries.iter_mut().for_each(|query| *query *= size);
+            for parts in [None, Some(2)] {
+                let got = case.run(device, parts).unwrap();
+                assert!(got.iter().all(|value| value.is_finite()), "queries times {size}: {got:?}");
+                case.assert_close(&got, parts);
+            }
         }
-    }
-    // A visible NaN makes its head NaN. Neither it nor an infinity touches the other KV head's heads.
-    for value in [f32::NAN, f32::INFINITY] {
-        let mut case = base.clone();
-        case.keys.scales[10] = value;
-        let got = case.run(&device, None).unwrap();
-        assert!(got[64..].iter().all(|value| value.is_finite()), "{got:?}");
-        assert!(value.is_infinite() || got[..64].iter().all(|value| value.is_nan()), "{got:?}");
-    }
+        // A visible NaN makes its head NaN. Neither it nor an infinity touches the other KV head's heads.
+        for value in [f32::NAN, f32::INFINITY] {
+            let mut case = base.clone();
+            case.keys.scales[10] = value;
+            let got = case.run(device, None).unwrap();
+            assert!(got[64..].iter().all(|value| value.is_finite()), "{got:?}");
+            assert!(value.is_infinite() || got[..64].iter().all(|value| value.is_nan()), "{got:?}");
+        }
+    });
 }

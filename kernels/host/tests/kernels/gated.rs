@@ -1,10 +1,10 @@
 //! SwiGLU and GeGLU over 4-bit weights on the host runner.
 
 use linnet_kernels::metal::{AffineRows, Element, Gate, GatedMatvec, gated_reference};
-use linnet_metal_host::{Argument, HostDevice};
+use linnet_metal_host::{Argument, Device};
 use rand::{SeedableRng, rngs::StdRng};
 
-use crate::support::{Affine, each_device, floats, rounding};
+use crate::support::{Affine, each_device, floats, one_device, rounding};
 
 struct Case {
     figures: GatedMatvec,
@@ -20,12 +20,16 @@ impl Case {
         Case { figures, x: floats(random, element, rows * columns, 1.5), gate, up }
     }
 
-    fn run(&self, device: &HostDevice) -> Vec<f32> {
+    fn inputs(&self) -> Vec<Argument> {
         let GatedMatvec { rows, columns, outputs, element, .. } = self.figures;
         let mut inputs = vec![Argument::floats(element, &[rows, columns], &self.x)];
         inputs.extend(self.gate.arguments(element, &[outputs]));
         inputs.extend(self.up.arguments(element, &[outputs]));
-        device.run(&self.figures.launch().unwrap(), &inputs).unwrap()[0].to_f32()
+        inputs
+    }
+
+    fn run(&self, device: &dyn Device) -> Vec<f32> {
+        device.run(&self.figures.launch().unwrap(), &self.inputs()).unwrap()[0].to_f32()
     }
 
     /// Checks a result against the reference. A product may be off by the order of additions and by one rounding to the
@@ -72,22 +76,36 @@ fn every_row_count_group_type_and_activation() {
 }
 
 #[test]
+fn rows_that_lie_apart() {
+    let mut random = StdRng::seed_from_u64(13);
+    let case = Case::random(&mut random, GatedMatvec { rows: 3, columns: 64, outputs: 8, ..FIGURES });
+    let apart: Vec<f32> = case.x.chunks(64).flat_map(|row| [row, &[f32::NAN; 5]].concat()).collect();
+    let mut inputs = case.inputs();
+    inputs[0] = Argument::floats(FIGURES.element, &[3, 69], &apart).sliced(1, 0..64);
+    one_device(|device| {
+        let got = device.run(&case.figures.launch().unwrap(), &inputs).unwrap()[0].to_f32();
+        case.assert_close(&got);
+    });
+}
+
+#[test]
 fn adversarial_activations() {
     let mut random = StdRng::seed_from_u64(12);
-    let device = HostDevice::new().unwrap();
-    for gate in [Gate::Silu, Gate::GeluTanh] {
-        let mut case = Case::random(&mut random, GatedMatvec { rows: 4, gate, ..FIGURES });
-        let columns = FIGURES.columns;
-        // Row 0: nothing but zeros. Row 1: so large that exp overflows. Row 2: subnormal. Row 3: one NaN.
-        case.x[..columns].fill(0.0);
-        case.x[columns..2 * columns].iter_mut().for_each(|x| *x *= 1e3);
-        case.x[2 * columns..3 * columns].fill(1e-40);
-        case.x[3 * columns + 70] = f32::NAN;
-        let got = case.run(&device);
-        let finite = 3 * FIGURES.outputs;
-        assert!(got[..finite].iter().all(|value| value.is_finite()), "{got:?}");
-        assert!(got[..FIGURES.outputs].iter().all(|&value| value == 0.0), "{got:?}");
-        assert!(got[finite..].iter().all(|value| value.is_nan()), "{got:?}");
-        case.assert_close(&got);
-    }
+    one_device(|device| {
+        for gate in [Gate::Silu, Gate::GeluTanh] {
+            let mut case = Case::random(&mut random, GatedMatvec { rows: 4, gate, ..FIGURES });
+            let columns = FIGURES.columns;
+            // Row 0: nothing but zeros. Row 1: so large that exp overflows. Row 2: subnormal. Row 3: one NaN.
+            case.x[..columns].fill(0.0);
+            case.x[columns..2 * columns].iter_mut().for_each(|x| *x *= 1e3);
+            case.x[2 * columns..3 * columns].fill(1e-40);
+            case.x[3 * columns + 70] = f32::NAN;
+            let got = case.run(device);
+            let finite = 3 * FIGURES.outputs;
+            assert!(got[..finite].iter().all(|value| value.is_finite()), "{got:?}");
+            assert!(got[..FIGURES.outputs].iter().all(|&value| value == 0.0), "{got:?}");
+            assert!(got[finite..].iter().all(|value| value.is_nan()), "{got:?}");
+            case.assert_close(&got);
+        }
+    });
 }

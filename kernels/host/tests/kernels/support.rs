@@ -1,14 +1,32 @@
 //! What all tests of kernels share.
 
 use linnet_kernels::metal::{AffineRows, Element, round_to};
-use linnet_metal_host::{Argument, HostDevice, Schedule};
+#[cfg(all(feature = "gpu", target_os = "macos"))]
+use linnet_metal_host::GpuDevice;
+use linnet_metal_host::{Argument, Device};
+#[cfg(target_os = "linux")]
+use linnet_metal_host::{HostDevice, Schedule};
 use rand::{Rng, rngs::StdRng};
 
-/// Runs a test on the host with threads in several orders, subnormal floats kept and flushed.
-pub(crate) fn each_device(mut test: impl FnMut(&HostDevice)) {
-    let device = HostDevice::new().unwrap();
-    test(&device);
-    test(&device.with_schedule(Schedule::Shuffled(7)).with_flushed_denormals());
+/// Runs a test wherever kernels run here: on this machine's processor, with threads in two orders and subnormal floats
+/// kept and flushed; on an Apple GPU.
+pub(crate) fn each_device(mut test: impl FnMut(&dyn Device)) {
+    #[cfg(target_os = "linux")]
+    {
+        let device = HostDevice::new().unwrap();
+        test(&device);
+        test(&device.with_schedule(Schedule::Shuffled(7)).with_flushed_denormals());
+    }
+    #[cfg(all(feature = "gpu", target_os = "macos"))]
+    test(&GpuDevice);
+}
+
+/// Runs a test once: on the processor, or on a Mac on its GPU.
+pub(crate) fn one_device(test: impl FnOnce(&dyn Device)) {
+    #[cfg(target_os = "linux")]
+    test(&HostDevice::new().unwrap());
+    #[cfg(all(feature = "gpu", target_os = "macos"))]
+    test(&GpuDevice);
 }
 
 /// Half the distance between neighbouring numbers of a type, relative to their size: what one rounding costs.

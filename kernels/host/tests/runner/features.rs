@@ -1,7 +1,7 @@
 //! The parts of Metal that the host header stands in for, each against its definition.
 
 use linnet_kernels::metal::{Element, TemplateValue};
-use linnet_metal_host::{Argument, FunctionConstant, HostDevice, Schedule, generated_source};
+use linnet_metal_host::{Argument, Device, FunctionConstant, HostDevice, Schedule, generated_source};
 
 use crate::support::Kernel;
 
@@ -131,7 +131,8 @@ fn ragged_grids_have_ragged_groups() {
     let x = Argument::floats(Element::F32, &[8], &[0.0; 8]);
     for schedule in [Schedule::Forward, Schedule::Reverse, Schedule::Shuffled(5)] {
         let launch = kernel.launch([5, 2, 1], [3, 8, 1], Element::F32, 10);
-        let got = HostDevice::new().unwrap().with_schedule(schedule).run(&launch, std::slice::from_ref(&x)).unwrap()[0].to_f32();
+        let got = HostDevice::new().unwrap().with_schedule(schedule).run(&launch, std::slice::from_ref(&x)).unwrap()[0]
+            .to_f32();
         let expected = [32000., 32001., 32002., 22100., 22101., 32003., 32004., 32005., 22102., 22103.];
         assert_eq!(got, expected);
     }

@@ -1,7 +1,7 @@
 //! Small kernels from text.
 
 use linnet_kernels::metal::{Element, KernelSource, Launch, Output, SourceFile, TemplateValue};
-use linnet_metal_host::{Argument, HostDevice, HostError, Schedule};
+use linnet_metal_host::{Argument, Device, HostDevice, HostError, Schedule};
 
 /// A kernel under test. Sources are `'static` in the product; here each test leaks a few bytes.
 pub(crate) struct Kernel {
