@@ -26,7 +26,7 @@ pub(super) fn attend(
         (Stored::Affine(k), Stored::Affine(v), None) => {
             let packing = packing.unwrap_or(Packing { group_size: 64, bits: 8 });
             if let Some(kernels) = graph.kernels()
-                && let Some(out) = kernels.decode_attention(graph, q, k, v, spec.scale, packing, plan)?
+                && let Some(out) = kernels.decode_attention(graph, q, [k, v], spec.scale, packing, plan)?
             {
                 return Ok(out);
             }

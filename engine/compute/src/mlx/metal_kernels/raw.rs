@@ -55,7 +55,7 @@ fn load(graph: &Graph, input: &KernelArray) -> Result<Array, Failure> {
     };
     let length = input.bytes.len() / input.element.bytes();
     let shape: Vec<i32> = input.shape.iter().map(|&size| size as i32).collect();
-    if length == input.shape.iter().product() {
+    if length == input.shape.iter().product::<usize>() {
         return graph.from_bytes(&input.bytes, &shape, kind);
     }
     let memory = graph.from_bytes(&input.bytes, &[length as i32], kind)?;
