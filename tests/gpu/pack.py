@@ -7,8 +7,8 @@
   about.json   versions
 
 Nothing is looked for outside the folder but NVIDIA's own libraries, which run.py links in, and a C++ runtime.
-With --mlx cuda (the default) MLX's library keeps the code of one GPU architecture; --mlx cpu packs MLX's CPU build in the
-same layout, to try the whole path on a machine without a GPU.
+With --mlx cuda (the default) MLX's library keeps the code of one GPU architecture; --mlx cpu packs MLX's CPU build in
+the same layout, to try the whole path on a machine without a GPU.
 """
 
 import argparse
@@ -58,17 +58,16 @@ def unpack_site(wheels: list[Path], site: Path, architecture: int | None) -> Non
     if architecture is not None:
         sizes = thin(library, library, architecture)
         print(f"pack: kept sm_{architecture} of {', '.join(f'sm_{name}' for name in sorted(sizes))}")
-    # MLX's own headers serve those who write extensions; the other folders are compiled from at run time.
-    shutil.rmtree(site / "mlx" / "include" / "mlx", ignore_errors=True)
 
 
-def executable(*arguments: str) -> Path:
-    """Builds with cargo and returns the one executable that came of it."""
+def executable(name: str, *arguments: str) -> Path:
+    """Builds with cargo and returns the program or test of this name."""
     lines = run("cargo", *arguments, "--locked", "--message-format=json-render-diagnostics").splitlines()
-    built = [message["executable"] for message in map(json.loads, lines) if message.get("executable")]
-    if len(built) != 1:
-        sys.exit(f"pack: cargo {' '.join(arguments)} made {len(built)} executables instead of one")
-    return Path(built[0])
+    built = [message for message in map(json.loads, lines) if message.get("executable")]
+    found = [message["executable"] for message in built if message["target"]["name"] == name]
+    if len(found) != 1:
+        sys.exit(f"pack: cargo {' '.join(arguments)} made no {name}")
+    return Path(found[0])
 
 
 def patch(patchelf: str, file: Path, *arguments: object) -> None:
@@ -89,7 +88,7 @@ def pack_programs(folder: Path) -> None:
         "linnet-arm": ["build", "--release", "-p", "linnet-gpu", "--features", "mlx", "--bin", "linnet-arm"],
     }.items():
         program = folder / "bin" / name
-        shutil.copy(executable(*arguments), program)
+        shutil.copy(executable(name, *arguments), program)
         patch(patchelf, program, "--replace-needed", soname, "libmlxc.so", "--set-rpath", "$ORIGIN/../lib")
         if name != "make_model" and "libmlxc.so" not in run(patchelf, "--print-needed", program).split():
             sys.exit(f"pack: {name} is not linked with MLX; does `make mlx` agree with CARGO_TARGET_DIR?")

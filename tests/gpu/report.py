@@ -14,7 +14,8 @@ def rates(runs: list[dict], work: str, arm: str) -> dict[int, float]:
     for run in runs:
         if run["work"] == work and run["arm"] == arm and run["round"] >= 0:
             decoded = len(run["tokens"]) - 1
-            found[run["round"]] = decoded / run["rest_seconds"] if decoded else run["prompt_tokens"] / run["first_seconds"]
+            prefill = run["prompt_tokens"] / run["first_seconds"]
+            found[run["round"]] = decoded / run["rest_seconds"] if decoded else prefill
     return found
 
 
@@ -37,7 +38,7 @@ def table(models: list[dict]) -> str:
     for model in models:
         runs = model["runs"]
         lines += [f"**{model['shape']}** ({model['why']})", "",
-                  "| work | Linnet tok/s | mlx_lm tok/s | ratio of medians | ratio per round, lowest to highest | greedy tokens |",
+                  "| work | Linnet tok/s | mlx_lm tok/s | ratio of medians | ratios of the rounds | greedy tokens |",
                   "|---|---|---|---|---|---|"]
         for work in dict.fromkeys(run["work"] for run in runs):
             ours, theirs = rates(runs, work, "linnet"), rates(runs, work, "mlx_lm")
@@ -45,7 +46,8 @@ def table(models: list[dict]) -> str:
             a, b = statistics.median(ours.values()), statistics.median(theirs.values())
             apart = departures(runs, work)
             same = "equal" if not apart else f"differ in {len(apart)} rounds, first at step {min(apart)}"
-            lines.append(f"| {work} | {a:,.0f} | {b:,.0f} | {a / b:.3f} | {min(pairs):.3f} to {max(pairs):.3f} | {same} |")
+            spread = f"{min(pairs):.3f} to {max(pairs):.3f}"
+            lines.append(f"| {work} | {a:,.0f} | {b:,.0f} | {a / b:.3f} | {spread} | {same} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -87,6 +87,7 @@ impl MlxBackend {
     }
 
     /// Applies an operation to each batch of a step and its part of a tensor.
+    #[allow(clippy::unused_self)] // beside the operations that it serves
     fn each_group(
         &self,
         operation: &'static str,

@@ -3,6 +3,8 @@
 //! The numbers are those of `mlx.core` 0.32.2 on its CPU build. A set-up that links another version, or mixes up a
 //! type of the C interface, shows here before a model does.
 #![cfg(all(feature = "mlx", target_os = "linux"))]
+// clippy.toml allows these in test functions; what the tests share is part of them.
+#![allow(clippy::unwrap_used)]
 
 use mlx_rs::ops::{quantize, quantized_matmul};
 use mlx_rs::{Array, Dtype};

@@ -146,14 +146,14 @@ fn load_block<B: Backend>(
     Ok(Block {
         input_layernorm: loader.norm(&path("input_layernorm"), hidden)?,
         qkv_proj: loader.matrix_each(
-            [(attention("q_proj"), width), (attention("k_proj"), kv_width), (attention("v_proj"), kv_width)],
+            &[(attention("q_proj"), width), (attention("k_proj"), kv_width), (attention("v_proj"), kv_width)],
             hidden,
             config.attention_bias,
         )?,
         o_proj: loader.matrix_with_bias(&attention("o_proj"), hidden, width, config.attention_bias)?,
         post_attention_layernorm: loader.norm(&path("post_attention_layernorm"), hidden)?,
         gate_up_proj: loader.matrix_each(
-            [(mlp("gate_proj"), inner), (mlp("up_proj"), inner)],
+            &[(mlp("gate_proj"), inner), (mlp("up_proj"), inner)],
             hidden,
             config.mlp_bias,
         )?,

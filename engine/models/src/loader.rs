@@ -65,12 +65,12 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// As [`Loader::matrix_with_bias`].
     pub(crate) fn matrix_each<const N: usize>(
         &self,
-        layers: [(String, usize); N],
+        layers: &[(String, usize); N],
         in_features: usize,
         bias: bool,
     ) -> Result<[B::Matrix; N]> {
         let mut sources = Vec::with_capacity(N);
-        for (path, out_features) in &layers {
+        for (path, out_features) in layers {
             sources.push(self.source(path, *out_features, in_features, bias)?);
         }
         Ok(self.backend.matrix_each(std::array::from_fn(|index| &sources[index]))?)

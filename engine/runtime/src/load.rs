@@ -176,7 +176,7 @@ mod tests {
         let quantization = KvQuantization { bits: 4, group_size: 64, start: 0 };
         let cpu = LoadOptions { backend: BackendChoice::Cpu, ..Default::default() };
         assert_eq!(refusal(&cpu), "accepted");
-        assert!(refusal(&LoadOptions { kv_quantization: Some(quantization), ..cpu.clone() }).contains("--kv-bits"));
+        assert!(refusal(&LoadOptions { kv_quantization: Some(quantization), ..cpu }).contains("--kv-bits"));
         let mlx = LoadOptions { backend: BackendChoice::Mlx, ..Default::default() };
         if BackendChoice::Mlx.is_available() {
             assert_eq!(refusal(&mlx), "accepted");

@@ -18,7 +18,7 @@ def uniform(middle: float, deviation: float) -> tuple[float, float]:
 def deviation_of(name: str, fan_in: int) -> float:
     """The standard deviation of a matrix's weights."""
     if "embed" in name:
-        # Small beside what the layers add: where the embedding is the output head too, a token would else predict itself.
+        # Small beside what the layers add: an embedding that is the output head too would else predict its own token.
         return 0.3
     # Queries and keys stay smaller: scores that are too sharp leave attention a plain copy of one token.
     return (1.0 if "q_proj" in name or "k_proj" in name else 1.5) / np.sqrt(fan_in)
@@ -36,7 +36,8 @@ def law(name: str, shape: tuple, quantization: dict | None) -> tuple[float, floa
         bits, levels = quantization["bits"], 2 ** quantization["bits"] - 1
         scale = deviation_of(module, shape[-1] * quantization["group_size"]) / np.sqrt((4**bits - 1) / 12)
         # Scales and biases of a group are drawn apart, so its weights have a mean of their own, as real ones do.
-        return uniform(scale, 0.15 * scale) if kind == "scales" else uniform(-scale * levels / 2, 0.1 * scale * levels / 2)
+        middle = -scale * levels / 2
+        return uniform(scale, 0.15 * scale) if kind == "scales" else uniform(middle, -0.1 * middle)
     if "norm" in name:
         return uniform(1.0, 0.2)
     if kind == "bias":

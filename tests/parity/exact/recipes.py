@@ -92,7 +92,7 @@ LLAMA_RECIPES = [
     ExactRecipe("dense-bf16", "bfloat16", dtype="bfloat16", scenarios=ALL),
     *[
         ExactRecipe(f"affine-{bits}bit-g{group}-{short}", f"{bits}-bit codes in groups of {group}, activations {short}",
-                    dtype=dtype, quantization=affine(bits, group), scenarios=ALL if (bits, group) == (4, 64) else (ALONE,))
+                    {}, dtype, affine(bits, group), scenarios=ALL if (bits, group) == (4, 64) else (ALONE,))
         for short, dtype in (("f32", "float32"), ("f16", "float16"), ("bf16", "bfloat16"))
         for bits in (4, 8)
         for group in (32, 64, 128)
@@ -111,8 +111,8 @@ LLAMA_RECIPES = [
                 affine(8, 64)),
     ExactRecipe("heads-64", "heads of 64, one of keys and values for four of queries, KV in groups of 64", HEADS_64,
                 "bfloat16", affine(4, 64), scenarios=(ALONE, KV8_64, KV4_64, BATCH)),
-    ExactRecipe("heads-128", "heads of 128, as large models have them", {"num_attention_heads": 2, "num_key_value_heads": 1,
-                "head_dim": 128}, "bfloat16", affine(4, 64), scenarios=(ALONE, KV8_64, KV4_64, BATCH)),
+    ExactRecipe("heads-128", "heads of 128, as large models have them",
+                {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}, "bfloat16", affine(4, 64), scenarios=(ALONE, KV8_64, KV4_64, BATCH)),
     ExactRecipe("multi-head", "as many key and value heads as query heads", {"num_key_value_heads": 4}, "float16",
                 affine(4, 32), scenarios=(ALONE, KV8, BATCH)),
     ExactRecipe("odd-sizes", "a vocabulary and depth that nothing divides", {"vocab_size": 101, "num_hidden_layers": 3},

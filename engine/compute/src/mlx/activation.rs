@@ -123,8 +123,8 @@ fn trace(
         };
         body(&graph, &get(0)?, &get(1)?)
     });
-    // SAFETY: `outputs` is MLX's place for the result.
     match built {
+        // SAFETY: `outputs` is MLX's place for the result.
         Ok(array) => unsafe { mlx_sys::mlx_vector_array_set_value(outputs, array.as_ptr()) },
         Err(_) => 1,
     }

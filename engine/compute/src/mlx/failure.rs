@@ -48,6 +48,7 @@ unsafe extern "C" fn keep(message: *const c_char, data: *mut c_void) {
 /// Makes sure that messages are kept. Without a handler of ours MLX would end the process.
 pub(crate) fn install() {
     // mlx-rs installs its handler once, before its first fallible call; after that ours stays.
+    #[allow(clippy::redundant_clone)] // the call that can fail, which is the point
     let _first_call = mlx_rs::Array::from_int(0).clone();
     // SAFETY: the handler is a function without state and lives for ever.
     unsafe { mlx_sys::mlx_set_error_handler(Some(keep), std::ptr::null_mut(), None) };

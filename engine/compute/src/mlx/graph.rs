@@ -3,6 +3,8 @@
 //! mlx-rs wraps the same functions, but looks up and clones a stream for each; a decode step makes hundreds of calls, so
 //! here the stream is found once. Arrays are mlx-rs's own, so what it wraps can be mixed in freely.
 #![allow(unsafe_code)]
+// A graph stands for MLX on this thread: what needs no stream is still asked of it.
+#![allow(clippy::unused_self, clippy::wrong_self_convention)]
 
 use super::{
     failure::{self, Failure},
@@ -65,7 +67,9 @@ impl Graph {
     /// On the default device of this process: the GPU where MLX was built for one, else the cores.
     pub(crate) fn new() -> Result<Self> {
         failure::install();
+        // SAFETY: makes an empty handle.
         let mut device = unsafe { mlx_sys::mlx_device_new() };
+        // SAFETY: as above.
         let mut stream = unsafe { mlx_sys::mlx_stream_new() };
         let mut kind = mlx_sys::mlx_device_type__MLX_CPU;
         // SAFETY: all three are out-parameters that live for the calls.
@@ -116,7 +120,7 @@ impl Graph {
             return Err(Failure::new("array", format!("{} bytes for the shape {shape:?} of {size} each", bytes.len())));
         }
         let aligned;
-        let data = if bytes.as_ptr().addr() % size == 0 {
+        let data = if bytes.as_ptr().addr().is_multiple_of(size) {
             bytes.as_ptr()
         } else {
             // MLX reads whole elements.

@@ -66,14 +66,14 @@ fn greedy(graph: &Graph, logits: &Array) -> Result<Array> {
     }
     let total = graph.logsumexp_last(logits)?;
     let tokens = graph.argmax_last(&graph.subtract(logits, &total)?)?;
-    guard(graph, tokens, &total)
+    guard(graph, &tokens, &total)
 }
 
 /// Replaces tokens of lines whose logits are no distribution.
-fn guard(graph: &Graph, tokens: Array, total: &Array) -> Result<Array> {
+fn guard(graph: &Graph, tokens: &Array, total: &Array) -> Result<Array> {
     let lines = tokens.size() as i32;
     let usable = graph.reshape(&graph.is_finite(total)?, &[lines])?;
-    graph.select(&usable, &tokens, &graph.from_u32(&[NO_TOKEN], &[1])?)
+    graph.select(&usable, tokens, &graph.from_u32(&[NO_TOKEN], &[1])?)
 }
 
 /// mlx-lm 0.32.2's filters in its order (`sample_utils.py`), then a draw by the inverse of the distribution function:
@@ -118,5 +118,5 @@ fn random(graph: &Graph, logits: &Array, narrowing: &Narrowing, uniform: &[f32])
     // rounding left no sum above it.
     let passes = graph.logical_and(&graph.greater(&sums, &target)?, &graph.greater(&weights, &number(0.0)?)?)?;
     let drawn = graph.argmax_last(&graph.select(&passes, &number(2.0)?, &weights)?)?;
-    guard(graph, drawn, &total)
+    guard(graph, &drawn, &total)
 }

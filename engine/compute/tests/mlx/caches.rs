@@ -78,7 +78,7 @@ impl Case {
     /// results are read one call late, as a pipelined decode loop does.
     fn replay(&self, model: &mut TableModel) {
         let (prompts, calls) = (self.prompts(), self.calls());
-        let mut sequences = prompts.clone();
+        let mut sequences = prompts;
         let mut slots: HashMap<usize, Slot> = HashMap::new();
         let mut pending: Option<(Vec<usize>, linnet_compute::mlx::MlxTensor, MlxTokens)> = None;
         let (mut logits, mut chosen) = (Vec::new(), Vec::new());

@@ -80,8 +80,8 @@ fn a_window_gives_what_it_still_holds_and_goes_on_from_it() {
     let mut model = TableModel::new(&[None, Some(8)], Dtype::F32, MlxOptions::default());
     let first = model.kv.open();
     model.step(&[(first, &PROMPT[..20], Outputs::None)], None).unwrap();
-    for place in 20..25 {
-        model.logits(&[(first, &[PROMPT[place]])]);
+    for token in &PROMPT[20..25] {
+        model.logits(&[(first, &[*token])]);
     }
     let block = model.kv.export(first, 0..25).unwrap();
     assert_eq!((block.layers[0].first, block.layers[0].keys.tokens), (0, 25));
@@ -89,9 +89,9 @@ fn a_window_gives_what_it_still_holds_and_goes_on_from_it() {
     let mut other = TableModel::new(&[None, Some(8)], Dtype::F32, MlxOptions::default());
     let second = other.kv.open();
     other.kv.import(second, &block).unwrap();
-    for place in 25..40 {
-        let found = other.logits(&[(second, &[PROMPT[place]])]);
-        let expected = model.logits(&[(first, &[PROMPT[place]])]);
+    for token in &PROMPT[25..40] {
+        let found = other.logits(&[(second, &[*token])]);
+        let expected = model.logits(&[(first, &[*token])]);
         close(&found[0], &expected[0]);
     }
 }

@@ -22,6 +22,8 @@ pub enum Next {
 }
 
 type Script = dyn Fn(&[u32]) -> Next + Send;
+/// What a step gave for a row: the row's number, the chosen token, the logits.
+type Given = (usize, Option<u32>, Option<Vec<f32>>);
 
 /// A [`StepModel`] that derives the next token from a sequence's tokens alone, so that its company cannot matter, and
 /// that fails on demand. Give it an engine by moving it into `load`; watch it through its [`Probe`].
@@ -42,7 +44,7 @@ pub struct ScriptedModel {
     /// The token chosen last for each slot.
     chosen: HashMap<Slot, u32>,
     /// What steps that were not collected yet gave for their rows.
-    submitted: VecDeque<Vec<(usize, Option<u32>, Option<Vec<f32>>)>>,
+    submitted: VecDeque<Vec<Given>>,
     probe: Probe,
     _note: DropNote,
 }

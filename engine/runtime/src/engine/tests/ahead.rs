@@ -69,7 +69,7 @@ fn a_request_whose_tokens_are_chosen_here_is_not_run_ahead() {
     let model = ahead(ScriptedModel::noise());
     let probe = model.probe();
     let engine = start(model);
-    let alone = GenerationRequest { sampling: penalised.clone(), max_tokens: Some(30), ..request("x") };
+    let alone = GenerationRequest { sampling: penalised, max_tokens: Some(30), ..request("x") };
     assert_eq!(answer(&engine, alone.clone()).tokens, expected);
     assert_eq!(probe.steps_ahead(), 0);
     // Nor is its company, but both come to the same answers.
