@@ -10,7 +10,7 @@ BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
 MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
-.PHONY: help run test lint check-macos link-macos test-arm test-clients bench peers mlx fixtures gpu-pack
+.PHONY: help run test lint test-metal check-macos link-macos test-arm test-clients bench peers mlx fixtures gpu-pack
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -26,15 +26,21 @@ run: setup-build setup-python ## Build Linnet, fetch the starter model and serve
 test: setup-test lint mlx ## Everything that has to pass: format, lints, unit tests, parity, real clients
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked
+	cargo test --workspace --locked --exclude linnet-metal-host
 	cargo clippy $(MLX_CRATES) --features mlx --all-targets --locked -- -D warnings
 	cargo test -p linnet-compute -p linnet-parity --features mlx --locked
 	$(MAKE) check-macos
+	$(MAKE) test-metal
 	$(MAKE) test-clients
 
 lint: setup-python ## File lengths, machine paths
 	cd tests/lint && $(PYTHON) -m unittest -q
 	$(PYTHON) tests/lint/lint.py
+
+test-metal: setup-build setup-test ## The Metal kernels, compiled and run on this machine
+	cargo run --locked -p linnet-metal-host --bin metal-coverage clear
+	cargo test --locked -p linnet-metal-host
+	cargo run --locked -p linnet-metal-host --bin metal-coverage report
 
 test-clients: setup-build target/venv/clients/.ready ## Real clients against the real server with the starter model
 	cargo build --locked -p linnet

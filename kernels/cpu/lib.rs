@@ -13,6 +13,8 @@ mod elementwise;
 mod float_slice;
 mod isa;
 mod matmul;
+#[path = "../metal/metal.rs"]
+pub mod metal;
 mod norm;
 mod pages;
 mod parallel;

@@ -11,6 +11,7 @@ mod graph;
 mod kv;
 mod mask;
 mod memory;
+mod metal_kernels;
 mod pace;
 mod rope;
 mod sampler;
@@ -20,6 +21,7 @@ mod tokens;
 mod weight;
 
 pub use kv::MlxKv;
+pub use metal_kernels::{KernelArray, run_kernel};
 pub use rope::MlxRope;
 pub use step::MlxStep;
 pub use tensor::MlxTensor;
@@ -52,6 +54,9 @@ pub struct MlxOptions {
     /// Runs a sequence that is alone as a batch of one, as mlx-lm's `BatchGenerator` does. Slower; for comparisons with
     /// it on devices whose kernels differ between the two.
     pub always_padded: bool,
+    /// Composes every operation as mlx-lm does, even where there is a fused kernel of our own for the device. For
+    /// comparisons to the bit.
+    pub composed: bool,
 }
 
 /// The backend on MLX's default device. Lives on the thread that made it.
@@ -69,7 +74,7 @@ impl MlxBackend {
     /// # Errors
     /// When MLX has no usable device.
     pub fn new(options: MlxOptions) -> Result<Self> {
-        let graph = Graph::new()?;
+        let graph = if options.composed { Graph::new()? } else { Graph::new()?.with_kernels() };
         let memory = Memory::new(&graph)?;
         let activations = GatedActivations::new()?;
         Ok(Self { graph: Rc::new(graph), memory: Rc::new(memory), activations, pace: Pace::default(), options })
@@ -254,6 +259,26 @@ impl Backend for MlxBackend {
         Ok(MlxMatrix::apply_each(&self.graph, x, weights)?)
     }
 
+    fn gated_linear(
+        &self,
+        x: &MlxTensor,
+        gate: &MlxMatrix,
+        up: &MlxMatrix,
+        activation: Activation,
+    ) -> Result<MlxTensor> {
+        if let (Some(kernels), Some(operands)) = (self.graph.kernels(), gate.gated_with(up)) {
+            check_width("linear", x, gate)?;
+            let fused = |part: &Part| kernels.gated(&self.graph, &*part.to_flat(&self.graph)?, &operands, activation);
+            let parts: Vec<Option<Array>> = x.parts().iter().map(fused).collect::<graph::Result<_>>()?;
+            // All parts or none: a step's parts are computed alike.
+            if let Some(parts) = parts.into_iter().map(|part| part.map(Part::flat)).collect::<Option<Vec<_>>>() {
+                return Ok(MlxTensor::new(parts, x.lines.clone()));
+            }
+        }
+        let [gate, up] = self.linear_each(x, [gate, up])?;
+        self.gated(gate, &up, activation)
+    }
+
     fn gated(&self, gate: MlxTensor, up: &MlxTensor, activation: Activation) -> Result<MlxTensor> {
         Ok(gate.zip_flat(up, &self.graph, |gate, up| self.activations.apply(activation, gate, up))?)
     }
@@ -349,7 +374,7 @@ impl Backend for MlxBackend {
             let v = v.to_heads(graph, layer.head_dim)?;
             let (keys, values) = kv.write(&group.plan, spec.layer, &k, &v)?;
             let mask = group.plan.mask(layer.window_number);
-            let attended = attention::attend(graph, &q, &keys, &values, spec, mask, kv.packing())?;
+            let attended = attention::attend(graph, &q, &keys, &values, spec, &group.plan, mask, kv.packing())?;
             // Only steps that decode and nothing else come so close upon one another.
             if group.wanted == Wanted::All && step.groups.len() == 1 && Pace::ends_piece(spec.layer, kv.layers()) {
                 step.piece_ends.borrow_mut().push(attended.clone());

@@ -21,7 +21,8 @@ fn start(folder: &Path) -> Engine {
     let size = BackendModelOptions { kv_tokens: Some(8192), sequences: 8 };
     // Tokens of these models have no text; bytes stand for it.
     Engine::start("exact", EngineOptions::default(), byte_text(), move || {
-        let backend = MlxBackend::new(MlxOptions::default()).map_err(|error| failed(&error))?;
+        let backend =
+            MlxBackend::new(MlxOptions { composed: true, ..MlxOptions::default() }).map_err(|error| failed(&error))?;
         BackendModel::load(backend, &folder, size).map_err(|error| failed(&error))
     })
     .unwrap()
@@ -55,7 +56,7 @@ fn alone(fixture: &ExactFixture) -> Option<(&Scenario, Vec<u32>)> {
 
 #[test]
 fn answers_are_the_reference_s_tokens_alone_and_in_company() {
-    let fixtures = ExactFixture::family("llama").unwrap();
+    let fixtures = ExactFixture::all().unwrap();
     let mut tested = 0;
     for fixture in &fixtures {
         let Some((scenario, expected)) = alone(fixture) else { continue };
@@ -85,7 +86,7 @@ fn answers_are_the_reference_s_tokens_alone_and_in_company() {
 
 #[test]
 fn a_seed_draws_the_same_answer_again_and_another_seed_another() {
-    let fixtures = ExactFixture::family("llama").unwrap();
+    let fixtures = ExactFixture::all().unwrap();
     let (fixture, scenario) =
         fixtures.iter().find_map(|fixture| Some((fixture, alone(fixture)?.0))).expect("a fixture of one sequence");
     let scratch = tempfile::tempdir().unwrap();
@@ -93,10 +94,7 @@ fn a_seed_draws_the_same_answer_again_and_another_seed_another() {
     let engine = start(scratch.path());
     let draw = |seed, top_p, top_k| {
         let sampling = SamplingParameters { temperature: 1.2, top_p, top_k, seed: Some(seed), ..Default::default() };
-        let request = GenerationRequest {
-            top_logprobs: None,
-            ..request(&scenario.prompts[0], 24, sampling)
-        };
+        let request = GenerationRequest { top_logprobs: None, ..request(&scenario.prompts[0], 24, sampling) };
         let mut generation = engine.submit(request).unwrap();
         let mut answer = Vec::new();
         while let Some(event) = generation.blocking_next() {

@@ -34,7 +34,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn run(fixture: &ExactFixture, folder: &Path, scenario: &Scenario) -> Result<Option<Mismatch>, ModelError> {
     let kv_quantization =
         scenario.kv.map(|kv| KvQuantization { bits: kv.bits, group_size: kv.group_size, start: kv.start });
-    let backend = MlxBackend::new(MlxOptions { kv_quantization, always_padded: scenario.is_batch() })?;
+    let backend = MlxBackend::new(MlxOptions { kv_quantization, always_padded: scenario.is_batch(), composed: true })?;
     let model = linnet_models::load(&backend, folder)?;
     replay(&backend, &*model, fixture, scenario)
 }

@@ -3,18 +3,20 @@
 
 use super::{
     graph::{Graph, Mask, Packing, Result, data, dtype},
-    kv::Stored,
+    kv::{GroupPlan, Stored},
 };
 use crate::AttentionSpec;
 use mlx_rs::Array;
 
 /// `q` is `[rows, heads, length, head_dim]`; the result is shaped like it.
+#[allow(clippy::too_many_arguments, reason = "the operands of one operation")]
 pub(super) fn attend(
     graph: &Graph,
     q: &Array,
     keys: &Stored,
     values: &Stored,
     spec: &AttentionSpec,
+    plan: &GroupPlan,
     mask: &Mask,
     packing: Option<Packing>,
 ) -> Result<Array> {
@@ -23,6 +25,11 @@ pub(super) fn attend(
         (Stored::Plain([k]), Stored::Plain([v]), Some(cap)) => capped(graph, q, k, v, spec.scale, cap, mask),
         (Stored::Affine(k), Stored::Affine(v), None) => {
             let packing = packing.unwrap_or(Packing { group_size: 64, bits: 8 });
+            if let Some(kernels) = graph.kernels()
+                && let Some(out) = kernels.decode_attention(q, [k, v], spec.scale, packing, plan)?
+            {
+                return Ok(out);
+            }
             quantized(graph, q, k, v, spec.scale, mask, packing)
         }
         (keys, values, softcap) => {

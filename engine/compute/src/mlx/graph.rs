@@ -10,7 +10,10 @@ mod operations;
 
 pub(crate) use fused::{Mask, Packing, RopeArguments};
 
-use super::failure::{self, Failure};
+use super::{
+    failure::{self, Failure},
+    metal_kernels::MetalKernels,
+};
 use mlx_rs::Array;
 use mlx_sys::{mlx_dtype, mlx_optional_dtype, mlx_stream};
 use std::{marker::PhantomData, rc::Rc};
@@ -30,6 +33,8 @@ pub(crate) mod dtype {
 pub(crate) struct Graph {
     stream: mlx_stream,
     is_gpu: bool,
+    /// Fused kernels, if they are wanted and there are any for the device.
+    kernels: Option<MetalKernels>,
     _this_thread: PhantomData<Rc<()>>,
 }
 
@@ -59,8 +64,24 @@ impl Graph {
             mlx_sys::mlx_device_free(device);
             status
         };
-        let graph = Self { stream, is_gpu: kind == mlx_sys::mlx_device_type__MLX_GPU, _this_thread: PhantomData };
+        let graph = Self {
+            stream,
+            is_gpu: kind == mlx_sys::mlx_device_type__MLX_GPU,
+            kernels: None,
+            _this_thread: PhantomData,
+        };
         if status == 0 { Ok(graph) } else { Err(failure::take("stream")) }
+    }
+
+    /// With our own kernels where the device runs them.
+    pub(crate) fn with_kernels(mut self) -> Self {
+        self.kernels = if self.is_gpu { MetalKernels::new() } else { None };
+        self
+    }
+
+    /// Our own kernels, where the device runs them and they are wanted.
+    pub(crate) fn kernels(&self) -> Option<&MetalKernels> {
+        self.kernels.as_ref()
     }
 
     /// Whether the device is a GPU.

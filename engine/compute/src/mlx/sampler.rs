@@ -9,7 +9,7 @@ use mlx_rs::Array;
 use std::rc::Rc;
 
 /// What stands for a token that could not be chosen because the logits are no numbers.
-pub(super) const NO_TOKEN: u32 = u32::MAX;
+pub(super) const NO_TOKEN: u32 = linnet_kernels::metal::GREEDY_NONE;
 
 /// Chooses one token for each line of `[lines, vocabulary]`. Lines with equal ways of drawing are computed together.
 pub(super) fn choose(graph: &Graph, logits: &Array, draws: &[&Draw]) -> Result<Vec<Id>> {
@@ -59,6 +59,11 @@ fn pick(graph: &Graph, logits: &Array, lines: &[usize]) -> Result<Array> {
 /// As mlx-lm's greedy sampler: the greatest of the log-probabilities in the model's own type, the lowest id on ties. (In
 /// 16 bits the subtraction rounds, so ties there are not always ties of the logits.)
 fn greedy(graph: &Graph, logits: &Array) -> Result<Array> {
+    if let Some(kernels) = graph.kernels()
+        && let Some(tokens) = kernels.greedy(logits)?
+    {
+        return Ok(tokens);
+    }
     let total = graph.logsumexp_last(logits)?;
     let tokens = graph.argmax_last(&graph.subtract(logits, &total)?)?;
     guard(graph, &tokens, &total)

@@ -2,6 +2,7 @@
 
 use super::{
     graph::{Graph, Packing, Result, data, dtype},
+    metal_kernels::GatedOperands,
     tensor::{MlxTensor, Part},
 };
 use crate::{Dtype, MatrixSource, TensorView, Weight};
@@ -126,6 +127,23 @@ impl MlxMatrix {
             tensors.push(x.map_flat(graph, |x| matrix.apply(graph, x))?);
         }
         tensors.try_into().map_err(|_| super::failure::Failure::new("linear", "a product went missing".into()))
+    }
+
+    /// This matrix and another as gate and up of one fused product, if they are packed alike and have no bias.
+    pub(super) fn gated_with<'a>(&'a self, up: &'a Self) -> Option<GatedOperands<'a>> {
+        let (Elements::Affine { arrays: gate, packing }, Elements::Affine { arrays, packing: other }) =
+            (&self.elements, &up.elements)
+        else {
+            return None;
+        };
+        let is_alike = packing == other && self.out_features == up.out_features && self.in_features == up.in_features;
+        (is_alike && self.bias.is_none() && up.bias.is_none()).then_some(GatedOperands {
+            gate,
+            up: arrays,
+            packing: *packing,
+            columns: self.in_features,
+            outputs: self.out_features,
+        })
     }
 
     /// The rows that the ids name, dequantized.

@@ -82,6 +82,23 @@ impl Graph {
         })
     }
 
+    /// Elements of `x`'s memory by the distance of neighbours along each axis.
+    pub(crate) fn as_strided(&self, x: &Array, shape: &[i32], strides: &[i64]) -> Result<Array> {
+        // SAFETY: see `astype`; shape and strides live for the call.
+        data::call("as_strided", |out| unsafe {
+            mlx_sys::mlx_as_strided(
+                out,
+                x.as_ptr(),
+                shape.as_ptr(),
+                shape.len(),
+                strides.as_ptr(),
+                strides.len(),
+                0,
+                self.stream,
+            )
+        })
+    }
+
     /// Another order of the axes.
     pub(crate) fn transpose(&self, x: &Array, axes: &[i32]) -> Result<Array> {
         // SAFETY: see `reshape`.

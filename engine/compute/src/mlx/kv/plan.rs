@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use mlx_rs::Array;
-use std::rc::Rc;
+use std::{cell::OnceCell, rc::Rc};
 
 /// Prompts of at most this many tokens in a step are processed together; a longer one fills a GPU by itself.
 const SHARED_PROMPT: usize = 256;
@@ -38,6 +38,10 @@ pub(crate) struct GroupPlan {
     pub(crate) positions: Vec<usize>,
     /// The same for MLX: one number for a row alone, else one each.
     pub(crate) offset: Array,
+    /// Places before each row's first token, and where all rows end, in layers without a window.
+    left_padding: Vec<usize>,
+    end: usize,
+    spans: OnceCell<Array>,
     pub(super) full: Write,
     pub(super) windows: Vec<Write>,
     pub(super) full_mask: Mask,
@@ -48,6 +52,21 @@ impl GroupPlan {
     /// The mask of layers with this window, or of those without one.
     pub(crate) fn mask(&self, window_number: Option<usize>) -> &Mask {
         window_number.and_then(|number| self.window_masks.get(number)).unwrap_or(&self.full_mask)
+    }
+
+    /// For layers without a window: each row's left padding and its end, `[rows, 2]`.
+    pub(crate) fn spans(&self) -> Built<&Array> {
+        if let Some(spans) = self.spans.get() {
+            return Ok(spans);
+        }
+        let pairs: Vec<i32> = self.left_padding.iter().flat_map(|&padding| [padding as i32, self.end as i32]).collect();
+        let spans = data::from_i32(&pairs, &[self.left_padding.len() as i32, 2])?;
+        Ok(self.spans.get_or_init(|| spans))
+    }
+
+    /// The most tokens that a row sees in layers without a window.
+    pub(crate) fn longest_span(&self) -> usize {
+        self.end - self.left_padding.iter().copied().min().unwrap_or(0).min(self.end)
     }
 }
 
@@ -143,6 +162,8 @@ impl MlxKv {
             Ok((offset, full, windows))
         };
         let (offset, full_mask, window_masks) = build()?;
+        let left_padding = if batch.lone { vec![0] } else { batch.left_padding.clone() };
+        let end = batch.index + length;
         let room = batch.room(&self.shape);
         let (full, windows) = batch.advance(room, length, &lengths);
         Ok(GroupPlan {
@@ -152,6 +173,9 @@ impl MlxKv {
             length,
             positions,
             offset,
+            left_padding,
+            end,
+            spans: OnceCell::new(),
             full,
             windows,
             full_mask,
