@@ -193,8 +193,10 @@ def bench(machine: Machine, shapes: list[str], rounds: int, seconds: float) -> b
             made = machine.run(machine.program("make_model"), machine.home / "shapes" / f"{shape}.json", model)
             if made.returncode != 0:
                 sys.exit(f"make_model failed: {made.stdout}")
-        arms = [Arm("linnet", machine, [machine.program("linnet-arm"), model]),
-                Arm("mlx_lm", machine, [sys.executable, ROOM / "arm_mlx_lm.py", model])]
+        reference = [sys.executable, ROOM / "arm_mlx_lm.py", model]
+        arms = [Arm("linnet", machine, [machine.program("linnet-arm"), model]), Arm("mlx_lm", machine, reference)]
+        # A reference that differs from itself cannot be equalled: a second one, not timed, shows where it does.
+        control = Arm("control", machine, reference)
         vocabulary, draw = recipe["config"]["vocab_size"], random.Random(recipe["seed"])
         before = describe(machine)
         runs = []
@@ -202,18 +204,16 @@ def bench(machine: Machine, shapes: list[str], rounds: int, seconds: float) -> b
             for number in range(-1, rounds):
                 if time.monotonic() - begun > seconds and number >= 3:
                     break
-                prompt, asked = [draw.randrange(vocabulary) for _ in range(length)], number
+                prompt = [draw.randrange(vocabulary) for _ in range(length)]
                 # Round -1 warms up. Who goes first changes from round to round.
                 for arm in arms if number % 2 == 0 else arms[::-1]:
                     answer = arm.answer(prompt, count)
                     runs.append({"work": name, "round": number, "arm": arm.name, "prompt_tokens": length} | answer)
-            # An arm that does not repeat itself cannot be equalled by the other.
-            for arm in arms:
-                again = {"work": name, "round": asked, "arm": arm.name, "prompt_tokens": length, "repeat": True}
-                runs.append(again | arm.answer(prompt, count))
+                answer = control.answer(prompt, count)
+                runs.append({"work": name, "round": number, "arm": "control", "prompt_tokens": length} | answer)
         results.append({"shape": shape, "why": recipe["why"], "arms": {arm.name: arm.about for arm in arms},
                         "before": before, "after": describe(machine), "runs": runs})
-        for arm in arms:
+        for arm in [*arms, control]:
             arm.close()
         machine.write("bench.json", {"command": " ".join(sys.argv), "models": results})
         print(f"bench: {shape} done after {time.monotonic() - begun:.0f} s", flush=True)

@@ -12,7 +12,7 @@
 //!
 //! Operations that a backend can fuse have a default made of simpler ones, with the same rounding steps as mlx-lm's.
 
-use crate::{ComputeError, KvLayout, KvStore, MatrixSource, Result, RopeSpec, Row, TensorView};
+use crate::{KvLayout, KvStore, MatrixSource, Result, RopeSpec, Row, TensorView};
 use std::ops::Range;
 
 /// A gated unit's non-linearity.
@@ -110,22 +110,6 @@ pub trait Backend: 'static {
     /// # Errors
     /// When its parts do not fit together or its quantization is not supported.
     fn matrix(&self, source: &MatrixSource<'_>) -> Result<Self::Matrix>;
-
-    /// Takes over matrices that always share an input, as [`Backend::linear_each`] and [`Backend::gated_linear`] are
-    /// given them. A backend may lay them out so that one product serves them all.
-    ///
-    /// # Errors
-    /// As [`Backend::matrix`].
-    fn matrix_each<const N: usize>(&self, sources: [&MatrixSource<'_>; N]) -> Result<[Self::Matrix; N]> {
-        let mut matrices = Vec::with_capacity(N);
-        for source in sources {
-            matrices.push(self.matrix(source)?);
-        }
-        matrices.try_into().map_err(|_| ComputeError::Shape {
-            operation: "matrix_each",
-            detail: format!("a backend made another number of matrices than {N}"),
-        })
-    }
 
     /// Refuses weights of `bytes` bytes in all that would not fit into memory, before any of them is read.
     ///
@@ -257,20 +241,6 @@ pub trait Backend: 'static {
     /// # Errors
     /// When the width is not a multiple of the head size.
     fn apply_rope(&self, x: Self::Tensor, rope: &Self::Rope, step: &Self::Step) -> Result<Self::Tensor>;
-
-    /// [`Backend::apply_rope`] for queries and keys.
-    ///
-    /// # Errors
-    /// As [`Backend::apply_rope`].
-    fn apply_rope_pair(
-        &self,
-        q: Self::Tensor,
-        k: Self::Tensor,
-        rope: &Self::Rope,
-        step: &Self::Step,
-    ) -> Result<(Self::Tensor, Self::Tensor)> {
-        Ok((self.apply_rope(q, rope, step)?, self.apply_rope(k, rope, step)?))
-    }
 
     /// Stores `k` and `v` for the step's tokens and attends, causally, over all that each sequence holds.
     /// `q` is `[tokens, heads * head_dim]`, `k` and `v` `[tokens, kv_heads * head_dim]`; the result is shaped as `q`.

@@ -132,13 +132,6 @@ impl Backend for MlxBackend {
         Ok(MlxMatrix::load(&self.graph, source)?)
     }
 
-    fn matrix_each<const N: usize>(&self, sources: [&MatrixSource<'_>; N]) -> Result<[MlxMatrix; N]> {
-        for source in sources {
-            source.validate()?;
-        }
-        Ok(MlxMatrix::load_each(&self.graph, sources)?)
-    }
-
     fn admit_weights(&self, bytes: usize) -> Result<()> {
         self.memory.admit("the model's weights", bytes)
     }
@@ -253,10 +246,13 @@ impl Backend for MlxBackend {
     }
 
     fn linear_each<const N: usize>(&self, x: &MlxTensor, weights: [&MlxMatrix; N]) -> Result<[MlxTensor; N]> {
+        let mut products = Vec::with_capacity(N);
         for weight in weights {
-            check_width("linear", x, weight)?;
+            products.push(self.linear(x, weight)?);
         }
-        Ok(MlxMatrix::apply_each(&self.graph, x, weights)?)
+        products
+            .try_into()
+            .map_err(|_| ComputeError::Shape { operation: "linear", detail: "a product went missing".into() })
     }
 
     fn gated_linear(
@@ -298,46 +294,6 @@ impl Backend for MlxBackend {
             let turned = rope.apply(&self.graph, &heads, &plan.offset, &plan.positions)?;
             Ok(Part::Heads(Rc::new(turned)))
         })
-    }
-
-    fn apply_rope_pair(
-        &self,
-        q: MlxTensor,
-        k: MlxTensor,
-        rope: &MlxRope,
-        step: &MlxStep,
-    ) -> Result<(MlxTensor, MlxTensor)> {
-        // Heads are turned one by one, so query and key heads that lie side by side are turned in one go.
-        let side_by_side = q.parts().iter().zip(k.parts()).all(|(q, k)| match (q, k) {
-            (Part::Columns { product: a, stop, .. }, Part::Columns { product: b, start, .. }) => {
-                Rc::ptr_eq(a, b) && stop == start
-            }
-            _ => false,
-        });
-        if !side_by_side {
-            return Ok((self.apply_rope(q, rope, step)?, self.apply_rope(k, rope, step)?));
-        }
-        let both = q.parts().iter().zip(k.parts()).filter_map(|(q, k)| match (q, k) {
-            (Part::Columns { product, start, .. }, Part::Columns { stop, .. }) => {
-                Some(Part::Columns { product: Rc::clone(product), start: *start, stop: *stop })
-            }
-            _ => None,
-        });
-        let both = MlxTensor::new(both.collect(), None);
-        let turned = self.apply_rope(both, rope, step)?;
-        let heads = (q.parts().first().map_or(0, Part::features) / rope.head_dim) as i32;
-        let graph = &self.graph;
-        let cut = |from_start: bool| {
-            turned.map(|part| match part {
-                Part::Heads(array) => {
-                    let all = array.dim(1);
-                    let (start, stop) = if from_start { (0, heads) } else { (heads, all) };
-                    Ok(Part::Heads(Rc::new(graph.slice(array, 1, start, stop)?)))
-                }
-                other => Ok(other.clone()),
-            })
-        };
-        Ok((cut(true)?, cut(false)?))
     }
 
     fn attention(

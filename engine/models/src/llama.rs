@@ -145,18 +145,17 @@ fn load_block<B: Backend>(
     let mlp = |name: &str| path(&format!("mlp.{name}"));
     Ok(Block {
         input_layernorm: loader.norm(&path("input_layernorm"), hidden)?,
-        qkv_proj: loader.matrix_each(
-            &[(attention("q_proj"), width), (attention("k_proj"), kv_width), (attention("v_proj"), kv_width)],
-            hidden,
-            config.attention_bias,
-        )?,
+        qkv_proj: [
+            loader.matrix_with_bias(&attention("q_proj"), width, hidden, config.attention_bias)?,
+            loader.matrix_with_bias(&attention("k_proj"), kv_width, hidden, config.attention_bias)?,
+            loader.matrix_with_bias(&attention("v_proj"), kv_width, hidden, config.attention_bias)?,
+        ],
         o_proj: loader.matrix_with_bias(&attention("o_proj"), hidden, width, config.attention_bias)?,
         post_attention_layernorm: loader.norm(&path("post_attention_layernorm"), hidden)?,
-        gate_up_proj: loader.matrix_each(
-            &[(mlp("gate_proj"), inner), (mlp("up_proj"), inner)],
-            hidden,
-            config.mlp_bias,
-        )?,
+        gate_up_proj: [
+            loader.matrix_with_bias(&mlp("gate_proj"), inner, hidden, config.mlp_bias)?,
+            loader.matrix_with_bias(&mlp("up_proj"), inner, hidden, config.mlp_bias)?,
+        ],
         down_proj: loader.matrix_with_bias(&mlp("down_proj"), hidden, inner, config.mlp_bias)?,
         attention: AttentionSpec { layer, heads, scale: (head_dim as f64).powf(-0.5) as f32, window, softcap: None },
     })
@@ -174,7 +173,8 @@ impl<B: Backend> Block<B> {
     ) -> Result<B::Tensor> {
         let normed = backend.rms_norm(&x, &self.input_layernorm, epsilon)?;
         let [q, k, v] = backend.linear_each(&normed, self.qkv_proj.each_ref())?;
-        let (q, k) = backend.apply_rope_pair(q, k, rope, step)?;
+        let q = backend.apply_rope(q, rope, step)?;
+        let k = backend.apply_rope(k, rope, step)?;
         let attended = backend.attention(&q, &k, &v, &self.attention, step, kv)?;
         let x = backend.linear_add(&attended, &self.o_proj, x)?;
 

@@ -59,23 +59,6 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(self.backend.matrix(&self.source(path, out_features, in_features, bias)?)?)
     }
 
-    /// The matrices of layers that share an input of `in_features`: the path and the outputs of each.
-    ///
-    /// # Errors
-    /// As [`Loader::matrix_with_bias`].
-    pub(crate) fn matrix_each<const N: usize>(
-        &self,
-        layers: &[(String, usize); N],
-        in_features: usize,
-        bias: bool,
-    ) -> Result<[B::Matrix; N]> {
-        let mut sources = Vec::with_capacity(N);
-        for (path, out_features) in layers {
-            sources.push(self.source(path, *out_features, in_features, bias)?);
-        }
-        Ok(self.backend.matrix_each(std::array::from_fn(|index| &sources[index]))?)
-    }
-
     fn source(&self, path: &str, out_features: usize, in_features: usize, bias: bool) -> Result<MatrixSource<'a>> {
         let packed = self.require(&format!("{path}.weight"))?;
         let weight = match self.tensor(&format!("{path}.scales")) {

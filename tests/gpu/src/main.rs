@@ -65,6 +65,8 @@ fn main() -> anyhow::Result<()> {
         writeln!(output, "{}", serde_json::to_string(&answer)?)?;
         output.flush()?;
     }
+    // CUDA's driver must not be unloaded under the engine's thread.
+    engine.stop();
     Ok(())
 }
 

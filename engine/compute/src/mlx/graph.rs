@@ -103,8 +103,16 @@ impl Graph {
 
     /// Waits for an array and returns its bytes in row-major order.
     pub(crate) fn bytes(&self, array: &Array) -> Result<Vec<u8>> {
-        let array = self.contiguous(array)?;
-        data::eval(&[&array])?;
+        // Waits for this array alone: another operation on it would be queued behind whatever was submitted since.
+        data::eval(&[array])?;
+        let copy;
+        let array = if data::is_row_contiguous(array)? {
+            array
+        } else {
+            copy = self.contiguous(array)?;
+            data::eval(&[&copy])?;
+            &copy
+        };
         // SAFETY: the array is evaluated and contiguous, so it holds `nbytes` bytes from its data pointer on. The typed
         // accessors of one width read the same pointer.
         unsafe {

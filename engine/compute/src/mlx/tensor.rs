@@ -26,8 +26,6 @@ pub(super) enum Part {
     Flat(Rc<Array>),
     /// `[batch, heads, length, head_dim]`.
     Heads(Rc<Array>),
-    /// Some columns of a product `[batch, length, features]` that several weights share.
-    Columns { product: Rc<Array>, start: i32, stop: i32 },
 }
 
 impl MlxTensor {
@@ -101,7 +99,6 @@ impl Part {
     pub(super) fn to_flat(&self, graph: &Graph) -> Result<Rc<Array>> {
         match self {
             Self::Flat(array) => Ok(Rc::clone(array)),
-            Self::Columns { product, start, stop } => Ok(Rc::new(graph.slice(product, 2, *start, *stop)?)),
             Self::Heads(array) => Ok(Rc::new(join_heads(graph, array)?)),
         }
     }
@@ -118,7 +115,6 @@ impl Part {
     pub(super) fn features(&self) -> usize {
         match self {
             Self::Flat(array) => array.dim(2) as usize,
-            Self::Columns { start, stop, .. } => (stop - start) as usize,
             Self::Heads(array) => (array.dim(1) * array.dim(3)) as usize,
         }
     }

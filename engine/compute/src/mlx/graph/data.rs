@@ -68,6 +68,14 @@ pub(crate) fn dtype_of(array: &Array) -> mlx_dtype {
     unsafe { mlx_sys::mlx_array_dtype(array.as_ptr()) }
 }
 
+/// Whether the elements of a computed array lie in row-major order without gaps.
+pub(crate) fn is_row_contiguous(array: &Array) -> Result<bool> {
+    let mut is_contiguous = false;
+    // SAFETY: the array is valid, and the out-parameter lives for the call.
+    let status = unsafe { mlx_sys::_mlx_array_is_row_contiguous(&mut is_contiguous, array.as_ptr()) };
+    if status == 0 { Ok(is_contiguous) } else { Err(failure::take("read")) }
+}
+
 /// Computes these arrays and waits for them.
 pub(crate) fn eval(arrays: &[&Array]) -> Result<()> {
     // SAFETY: the vector is valid for the call.
