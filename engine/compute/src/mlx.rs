@@ -133,6 +133,7 @@ impl Backend for MlxBackend {
     }
 
     fn admit_weights(&self, bytes: usize) -> Result<()> {
+        self.pace.weigh(bytes);
         self.memory.admit("the model's weights", bytes)
     }
 
@@ -332,7 +333,7 @@ impl Backend for MlxBackend {
             let mask = group.plan.mask(layer.window_number);
             let attended = attention::attend(graph, &q, &keys, &values, spec, &group.plan, mask, kv.packing())?;
             // Only steps that decode and nothing else come so close upon one another.
-            if group.wanted == Wanted::All && step.groups.len() == 1 && Pace::ends_piece(spec.layer, kv.layers()) {
+            if group.wanted == Wanted::All && step.groups.len() == 1 && self.pace.ends_piece(spec.layer, kv.layers()) {
                 step.piece_ends.borrow_mut().push(attended.clone());
             }
             parts.push(Part::Heads(Rc::new(attended)));
