@@ -85,7 +85,7 @@ test)
     # The Metal kernels are compiled and run by clang on Linux; on a Mac they run on the GPU.
     [ "$(uname -s)" = Darwin ] || want_package \
         "have clang++-19 && have llvm-cov-19 && have llvm-profdata-19 && have llvm-symbolizer-19 &&
-         ls \"$(clang++-19 --print-resource-dir)\"/lib/linux/libclang_rt.asan-*.so" \
+         ls \"\$(clang++-19 --print-resource-dir)\"/lib/linux/libclang_rt.asan-*.so" \
         "clang-19 libclang-rt-19-dev llvm-19" \
         "clang 19 with its runtime and tools: apt-get install clang-19 libclang-rt-19-dev llvm-19"
     ;;
