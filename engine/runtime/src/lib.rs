@@ -12,6 +12,7 @@ mod event;
 mod load;
 mod request;
 mod samplers;
+pub mod ssd;
 mod step_model;
 mod stop;
 mod submit_error;

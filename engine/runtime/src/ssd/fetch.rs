@@ -78,6 +78,13 @@ struct JobState {
     is_cancelled: bool,
 }
 
+impl JobState {
+    fn fail(&mut self, error: FetchError) {
+        self.failed = Some(error);
+        self.wanted.clear();
+    }
+}
+
 pub(super) fn begin(shared: &Arc<Shared>, keys: Vec<BlockKey>) -> Fetch {
     let is_active = !keys.is_empty();
     let state = JobState { wanted: keys.into(), is_active, ..JobState::default() };
@@ -87,8 +94,8 @@ pub(super) fn begin(shared: &Arc<Shared>, keys: Vec<BlockKey>) -> Fetch {
         state: Mutex::new(state),
         changed: Condvar::new(),
     });
-    if is_active {
-        shared.reads.push(Arc::clone(&job));
+    if is_active && !shared.reads.push(Arc::clone(&job)) {
+        job.give(Err(FetchError::Stopped));
     }
     Fetch { shared: Arc::clone(shared), job }
 }
@@ -123,8 +130,10 @@ impl Fetch {
         };
         state.ready_bytes -= block.block.bytes();
         if self.job.should_continue(state) {
-            state.is_active = true;
-            self.shared.reads.push(Arc::clone(&self.job));
+            state.is_active = self.shared.reads.push(Arc::clone(&self.job));
+            if !state.is_active {
+                state.fail(FetchError::Stopped);
+            }
         }
         FetchPoll::Block(block)
     }
@@ -166,10 +175,7 @@ impl FetchJob {
                 state.ready_bytes += block.block.bytes();
                 state.ready.push_back(block);
             }
-            Err(error) => {
-                state.failed = Some(error);
-                state.wanted.clear();
-            }
+            Err(error) => state.fail(error),
         }
         state.is_active = self.should_continue(&state);
         let given = Given {
@@ -208,16 +214,16 @@ impl ReadQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn push(&self, job: Arc<FetchJob>) {
+    /// Whether the fetch was taken on: not once the tier is stopped.
+    pub(super) fn push(&self, job: Arc<FetchJob>) -> bool {
         let mut state = self.lock();
         if state.is_stopped {
-            drop(state);
-            job.give(Err(FetchError::Stopped));
-            return;
+            return false;
         }
         state.jobs.push_back(job);
         drop(state);
         self.changed.notify_one();
+        true
     }
 
     /// Waits for work. `None`: there will be no more.

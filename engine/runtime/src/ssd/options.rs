@@ -6,6 +6,8 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 /// The most that is taken where the user chose nothing.
 const DEFAULT_LIMIT: u64 = 8 << 30;
+/// With less than this, unless the user wants no more, a disk counts as full.
+const LEAST_USEFUL: u64 = 64 * MIB;
 /// Below this a limit could not hold even a few small segments.
 pub(super) const LOWEST_LIMIT: u64 = 64 << 10;
 
@@ -58,15 +60,20 @@ pub(super) struct Sizes {
     pub(super) slack: u64,
     /// The longest record.
     pub(super) record: u64,
+    /// The disk leaves so little that nothing should be written.
+    pub(super) is_too_small: bool,
 }
 
 /// Divides the limit, given what the files take already and what is free on their disk. However much the user allows,
 /// a tenth of what is free stays free: a cache must not be what fills a disk.
 pub(super) fn sizes(options: &SsdOptions, own_bytes: u64, free_bytes: u64) -> Sizes {
     let wanted = options.limit_bytes.unwrap_or_else(|| DEFAULT_LIMIT.min(own_bytes.saturating_add(free_bytes) / 10));
-    let limit = wanted.min(own_bytes.saturating_add(free_bytes - free_bytes / 10)).max(LOWEST_LIMIT);
+    let available = own_bytes.saturating_add(free_bytes - free_bytes / 10);
+    let limit = wanted.min(available).max(LOWEST_LIMIT);
     let segment = options.segment_bytes.unwrap_or(64 * MIB).min(limit / 8).max(LOWEST_LIMIT / 16);
-    Sizes { limit, segment, slack: segment + 4096, record: (limit / 4).max(segment) }
+    let is_too_small = limit < LEAST_USEFUL.min(options.limit_bytes.unwrap_or(LEAST_USEFUL)).max(LOWEST_LIMIT)
+        || available < LOWEST_LIMIT;
+    Sizes { limit, segment, slack: segment + 4096, record: (limit / 4).max(segment), is_too_small }
 }
 
 #[cfg(test)]
@@ -89,7 +96,9 @@ mod tests {
         let options = SsdOptions { limit_bytes: Some(1000 * GIB), ..SsdOptions::new("x") };
         assert_eq!(sizes(&options, GIB, 10 * GIB).limit, 10 * GIB);
         assert_eq!(sizes(&options, GIB, 0).limit, GIB);
-        assert_eq!(sizes(&options, 0, 0).limit, LOWEST_LIMIT);
+        assert!(!sizes(&options, GIB, 0).is_too_small && sizes(&options, 0, 0).is_too_small);
+        assert!(sizes(&SsdOptions::new("x"), 0, 500 * MIB).is_too_small);
+        assert!(!sizes(&SsdOptions { limit_bytes: Some(1), ..SsdOptions::new("x") }, 0, MIB).is_too_small);
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub enum DropReason {
 pub struct FlushReport {
     /// Everything that was put before the flush, and is still to be kept, survives a power failure.
     pub durable: bool,
-    /// Blocks that this flush made durable.
+    /// Blocks that became durable since the flush before this one.
     pub flushed_snapshots: usize,
     /// Blocks that were dropped or failed and have not been stored since. They stay counted from flush to flush until
     /// they are stored or [forgotten](super::SsdTier::forget_missing).
