@@ -1,8 +1,10 @@
 //! `linnet bench`.
 
+mod cache;
 mod local;
 mod measure;
 
+pub(crate) use cache::CacheArguments;
 pub(crate) use local::LocalArguments;
 
 use crate::exit::Exit;
@@ -12,10 +14,13 @@ use crate::exit::Exit;
 pub(crate) enum BenchCommand {
     /// Measure prefill and decode of a model on this machine
     Local(LocalArguments),
+    /// Measure what keeping computed prompts on this disk costs
+    Cache(CacheArguments),
 }
 
 pub(crate) fn run(command: BenchCommand) -> anyhow::Result<Exit> {
     match command {
         BenchCommand::Local(arguments) => local::run(&arguments),
+        BenchCommand::Cache(arguments) => cache::run(&arguments),
     }
 }

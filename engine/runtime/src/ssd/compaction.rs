@@ -29,11 +29,12 @@ fn next_step(inner: &mut Inner, bytes: u64) -> Step {
     let sizes = inner.sizes;
     // A new segment may have to be begun for it.
     let wanted = inner.index.bytes.saturating_add(bytes).saturating_add(SEGMENT_HEADER as u64);
-    if wanted <= sizes.limit - sizes.slack {
+    let excess = wanted.saturating_sub(sizes.limit - sizes.slack);
+    if excess == 0 {
         return Step::Write;
     }
     let garbage = inner.index.garbage();
-    let enough = sizes.segment.max(sizes.limit / 8);
+    let enough = sizes.segment.max(sizes.limit / 8) + excess;
     if garbage < enough {
         inner.counters.evictions += inner.index.evict(enough - garbage);
         inner.index.forget_lost_sessions();

@@ -22,12 +22,14 @@ pub struct SsdOptions {
     pub queue_bytes: usize,
     /// Bytes of restored blocks that may wait to be taken, for each [`Fetch`](super::Fetch).
     pub restore_window_bytes: usize,
-    /// The largest segment file. `None`: an eighth of the limit, but at most 64 MiB.
+    /// The largest segment file. `None`: 64 MiB, but at most a 32nd of the limit.
     pub segment_bytes: Option<u64>,
     /// Threads that read.
     pub reader_threads: usize,
     /// How long after the last write everything is made durable without being asked. `None`: never.
     pub sync_when_idle: Option<Duration>,
+    /// Whether the threads yield to those that compute, and to other users of the disk.
+    pub is_background: bool,
     /// How long to wait after a first failure before the disk is tried again; doubled with each further one.
     pub retry: Duration,
 }
@@ -44,6 +46,7 @@ impl SsdOptions {
             segment_bytes: None,
             reader_threads: 1,
             sync_when_idle: Some(Duration::from_secs(10)),
+            is_background: true,
             retry: Duration::from_secs(5),
         }
     }
@@ -70,7 +73,7 @@ pub(super) fn sizes(options: &SsdOptions, own_bytes: u64, free_bytes: u64) -> Si
     let wanted = options.limit_bytes.unwrap_or_else(|| DEFAULT_LIMIT.min(own_bytes.saturating_add(free_bytes) / 10));
     let available = own_bytes.saturating_add(free_bytes - free_bytes / 10);
     let limit = wanted.min(available).max(LOWEST_LIMIT);
-    let segment = options.segment_bytes.unwrap_or(64 * MIB).min(limit / 8).max(LOWEST_LIMIT / 16);
+    let segment = options.segment_bytes.unwrap_or(64 * MIB).min(limit / 32).max(LOWEST_LIMIT / 32);
     let is_too_small = limit < LEAST_USEFUL.min(options.limit_bytes.unwrap_or(LEAST_USEFUL)).max(LOWEST_LIMIT)
         || available < LOWEST_LIMIT;
     Sizes { limit, segment, slack: segment + 4096, record: (limit / 4).max(segment), is_too_small }
@@ -106,7 +109,7 @@ mod tests {
         for limit in [1, 1 << 16, 1 << 20, 1 << 28, 8 * GIB] {
             let options = SsdOptions { limit_bytes: Some(limit), ..SsdOptions::new("x") };
             let sizes = sizes(&options, 0, 1 << 50);
-            assert!(sizes.segment <= 64 * MIB && sizes.segment * 8 <= sizes.limit, "{sizes:?}");
+            assert!(sizes.segment <= 64 * MIB && sizes.segment * 32 <= sizes.limit, "{sizes:?}");
             assert!(sizes.record + sizes.slack <= sizes.limit, "{sizes:?}");
         }
     }

@@ -15,7 +15,9 @@ const MOST_TRIES: usize = 8;
 
 /// Works until the tier is stopped.
 pub(super) fn run(shared: &Shared) {
-    priority::lower_reader();
+    if shared.options.is_background {
+        priority::lower_reader();
+    }
     while let Some(job) = shared.reads.pop() {
         let Some(key) = job.next_key() else { continue };
         let result = read(shared, &key);

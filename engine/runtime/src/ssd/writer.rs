@@ -64,7 +64,9 @@ impl Writer {
 
     /// Works until the tier is stopped.
     pub(super) fn run(mut self) {
-        priority::lower();
+        if self.shared.options.is_background {
+            priority::lower();
+        }
         loop {
             match self.next() {
                 Next::Job(Job::Block(key)) => self.write_block(key),
