@@ -13,6 +13,9 @@ use super::options::{Sizes, sizes};
 use super::record::RECORD_HEADER;
 use super::{BlockKey, DropReason, FlushReport, PutOutcome, SessionNote, SsdOptions, SsdStatus, TierState, codec};
 
+/// Missing blocks beyond this are not counted: a disk that is away for days must not cost memory.
+const MOST_MISSING: usize = 100_000;
+
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: SsdOptions,
@@ -124,7 +127,7 @@ impl Shared {
         match reason.and_then(|bytes| Ok((bytes as usize, count?))) {
             Err(reason) => {
                 inner.counters.dropped += 1;
-                inner.missing.insert(key);
+                inner.count_missing(key);
                 PutOutcome::Dropped(reason)
             }
             Ok((bytes, count)) => {
@@ -221,6 +224,12 @@ impl Inner {
         }
         if has_failed || matches!(entry.place, Place::Queued(_)) {
             self.counters.failed += 1;
+            self.count_missing(key);
+        }
+    }
+
+    fn count_missing(&mut self, key: BlockKey) {
+        if self.missing.len() < MOST_MISSING {
             self.missing.insert(key);
         }
     }
