@@ -16,6 +16,9 @@ use super::{BlockKey, DropReason, FlushReport, PutOutcome, SessionNote, SsdOptio
 /// Missing blocks beyond this are not counted: a disk that is away for days must not cost memory.
 const MOST_MISSING: usize = 100_000;
 
+/// With this much to do already, no session is noted: the disk hangs.
+const MOST_JOBS: usize = 100_000;
+
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: SsdOptions,
@@ -51,7 +54,8 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) enum Job {
     Block(BlockKey),
-    Session([u8; 32]),
+    /// In its place among the blocks: a note must not be on the disk before its block.
+    Session([u8; 32], Option<SessionNote>),
     Flush(Arc<FlushSlot>),
 }
 
@@ -145,8 +149,9 @@ impl Shared {
 
     pub(super) fn note_session(&self, name: [u8; 32], note: Option<SessionNote>) {
         let mut inner = self.lock();
-        if inner.state == TierState::Ready && inner.index.note_session(name, note) {
-            inner.jobs.push_back(Job::Session(name));
+        let is_taken = inner.state == TierState::Ready && inner.jobs.len() < MOST_JOBS;
+        if is_taken && inner.index.note_session(name, note) {
+            inner.jobs.push_back(Job::Session(name, note));
             drop(inner);
             self.work.notify_one();
         }
@@ -244,7 +249,7 @@ impl Inner {
                         self.fail(&key);
                     }
                 }
-                Job::Session(name) => self.index.forget_session(&name),
+                Job::Session(name, _) => self.index.forget_session(&name),
                 Job::Flush(slot) => self.jobs.push_back(Job::Flush(slot)),
             }
         }
