@@ -65,7 +65,7 @@ fn a_fetch_reads_no_further_than_its_window_until_something_is_taken() {
     }
     let window = 3 * long[0].block.bytes();
     let small = crate::ssd::SsdOptions { restore_window_bytes: window, ..options(MIB) };
-    let (tier, _) = SsdTier::open_on(small, Arc::new(files.clone())).unwrap();
+    let (tier, _) = SsdTier::open_on(small, Arc::new(files)).unwrap();
     let mut slow = tier.fetch(keys(&long));
     // Another fetch gets through although this one stands still.
     assert_eq!(fetch(&tier, &long), (50, FetchPoll::Done));
@@ -115,9 +115,9 @@ fn a_session_is_found_after_a_restart_until_it_is_closed_or_its_blocks_are_gone(
     {
         let (tier, _) = open(&files, MIB);
         put_all(&tier, &long);
-        for at in 0..10 {
-            tier.note_session(kept, long[at].key, note(at).tokens);
-            tier.note_session(closed, long[at].key, note(at).tokens);
+        for note in (0..10).map(note) {
+            tier.note_session(kept, note.key, note.tokens);
+            tier.note_session(closed, note.key, note.tokens);
         }
         assert!(tier.close_session(closed));
         assert!(!tier.close_session([3; 32]));
@@ -187,7 +187,7 @@ fn a_full_queue_drops_and_counts_and_does_not_wait() {
     let long = chain(1, 400);
     let queue = 4 * long[0].block.bytes();
     let small = crate::ssd::SsdOptions { queue_bytes: queue, ..options(8 * MIB) };
-    let (tier, _) = SsdTier::open_on(small, Arc::new(files.clone())).unwrap();
+    let (tier, _) = SsdTier::open_on(small, Arc::new(files)).unwrap();
     let outcomes: Vec<_> = long.iter().map(|known| known.put(&tier)).collect();
     let queued = outcomes.iter().filter(|outcome| **outcome == PutOutcome::Queued).count();
     let report = flush(&tier);
@@ -206,7 +206,7 @@ fn a_full_queue_drops_and_counts_and_does_not_wait() {
 fn written_blocks_become_durable_without_being_asked_when_nothing_else_happens() {
     let files = MemoryFiles::default();
     let idle = crate::ssd::SsdOptions { sync_when_idle: Some(Duration::from_millis(5)), ..options(MIB) };
-    let (tier, _) = SsdTier::open_on(idle, Arc::new(files.clone())).unwrap();
+    let (tier, _) = SsdTier::open_on(idle, Arc::new(files)).unwrap();
     put_all(&tier, &chain(1, 3));
     let until = Instant::now() + LONG;
     while tier.status().longest_durable_prefix_tokens < 12 {
