@@ -6,6 +6,7 @@ use linnet_runtime::StepModelError;
 use serde_json::{Value, json};
 
 use crate::quote::cut;
+use crate::residency::{Shortage, Use};
 
 /// A refused or failed request. Its `Display` is the text the client reads: what is wrong, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -109,6 +110,35 @@ pub enum ApiError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The model does not fit in memory beside what has to stay there.
+    #[error("`{model}` cannot be loaded: {shortage}; {}", memory_remedy(.shortage))]
+    MemoryShort {
+        /// The model.
+        model: String,
+        /// The figures.
+        shortage: Box<Shortage>,
+    },
+    /// The model would fit, but requests of other models hold its room for too long.
+    #[error(
+        "`{model}` cannot be loaded yet: {shortage}; requests held that memory for {waited_seconds} seconds: come back \
+         later, or start the server with a larger --memory"
+    )]
+    MemoryBusy {
+        /// The model.
+        model: String,
+        /// The figures.
+        shortage: Box<Shortage>,
+        /// How long was waited, in seconds.
+        waited_seconds: u64,
+    },
+    /// A model that requests use cannot be unloaded.
+    #[error("`{model}` is in use by {requests} requests; unload it when they have ended")]
+    ModelInUse {
+        /// The model.
+        model: String,
+        /// How many requests run or wait.
+        requests: usize,
+    },
     /// Too many requests wait already.
     #[error("{text}")]
     Overloaded {
@@ -172,6 +202,21 @@ pub enum ApiError {
     },
 }
 
+fn memory_remedy(shortage: &Shortage) -> String {
+    let has = |usage: Use| shortage.residents.iter().any(|resident| resident.usage == usage);
+    let mut ways = Vec::new();
+    if has(Use::Pinned) {
+        ways.push("unpin a model (POST /admin/models/pin)");
+    }
+    if shortage.needed > shortage.budget {
+        ways.push("start the server with a larger --memory");
+    } else if shortage.free < shortage.budget && !has(Use::Pinned) {
+        ways.push("close other programs");
+    }
+    ways.push("choose a smaller model or fewer --kv-tokens");
+    ways.join(", or ")
+}
+
 fn available_text(available: &[String]) -> String {
     match available {
         [] => "none is installed, fetch one with `linnet pull starter`".to_owned(),
@@ -209,6 +254,9 @@ impl ApiError {
             Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
             Self::NoModel => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_model"),
             Self::ModelLoadFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "model_load_failed"),
+            Self::MemoryShort { .. } => (StatusCode::BAD_REQUEST, INVALID, "insufficient_memory"),
+            Self::MemoryBusy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "memory_in_use"),
+            Self::ModelInUse { .. } => (StatusCode::CONFLICT, INVALID, "model_in_use"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::Engine(StepModelError::KvFull { .. }) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", "kv_cache_full")
@@ -245,7 +293,7 @@ impl ApiError {
     fn param(&self) -> Option<&str> {
         match self {
             Self::InvalidField { field, .. } | Self::Unsupported { field, .. } => Some(field),
-            Self::ModelNotFound { .. } => Some("model"),
+            Self::ModelNotFound { .. } | Self::MemoryShort { .. } | Self::ModelInUse { .. } => Some("model"),
             Self::ContextOverflow { field, .. } => Some(field),
             Self::TemplateRefused { .. } => Some("messages"),
             _ => None,
@@ -263,8 +311,13 @@ impl ApiError {
 
     /// What a client should know in a header: how to authenticate, when to come back.
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
-        if let Self::Overloaded { retry_seconds, .. } = self {
-            return Some((header::RETRY_AFTER, HeaderValue::from(*retry_seconds)));
+        match self {
+            Self::Overloaded { retry_seconds, .. } => {
+                return Some((header::RETRY_AFTER, HeaderValue::from(*retry_seconds)));
+            }
+            // Whoever waited that long need not be back within a second.
+            Self::MemoryBusy { .. } => return Some((header::RETRY_AFTER, HeaderValue::from_static("10"))),
+            _ => {}
         }
         match self.row().status {
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),

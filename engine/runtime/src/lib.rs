@@ -10,6 +10,7 @@ mod backend_model;
 mod engine;
 mod event;
 mod load;
+mod memory_estimate;
 mod request;
 mod samplers;
 mod step_model;
@@ -26,6 +27,7 @@ pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 /// How keys and values may be quantized.
 pub use linnet_compute::KvQuantization;
 pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
+pub use memory_estimate::{MemoryEstimate, estimate_memory};
 pub use request::{GenerationRequest, Priority, SamplingParameters};
 pub use step_model::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 pub use submit_error::SubmitError;
