@@ -16,6 +16,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
+    time::Duration,
 };
 
 pub use generation::Generation;
@@ -37,11 +38,14 @@ pub struct EngineOptions {
     /// The most tokens to generate for a request that names no limit, cut to the room in the context. `None`: the room
     /// in the context.
     pub default_max_tokens: Option<usize>,
+    /// How long running answers may have to wait for their next token because a prompt is being read. Prompts are read in
+    /// smaller pieces to keep to it; a request that runs alone is not concerned.
+    pub max_stall: Duration,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None }
+        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None, max_stall: Duration::from_millis(200) }
     }
 }
 
