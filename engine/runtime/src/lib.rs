@@ -7,6 +7,7 @@
 
 mod backend_choice;
 mod backend_model;
+mod cache_status;
 mod engine;
 mod event;
 mod load;
@@ -22,6 +23,7 @@ mod text;
 
 pub use backend_choice::{BackendChoice, UnknownBackend};
 pub use backend_model::{BackendModel, BackendModelOptions};
+pub use cache_status::{CacheFlush, CacheStatus, DiskCacheStatus, RamCacheStatus};
 pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 /// How keys and values may be quantized.

@@ -2,14 +2,19 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{SyncSender, sync_channel},
+    },
     time::{Duration, Instant},
 };
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{EngineHealth, EngineStatus, Generation};
-use crate::{FinishReason, GenerationEvent, GenerationRequest, StepModelError, SubmitError, Usage};
+use crate::{
+    CacheFlush, CacheStatus, FinishReason, GenerationEvent, GenerationRequest, StepModelError, SubmitError, Usage,
+};
 
 /// A request on its way to the engine thread.
 pub(super) struct Submission {
@@ -33,6 +38,16 @@ impl Submission {
     }
 }
 
+/// Something other than a request that a handle wants of the thread.
+pub(super) enum Command {
+    /// Write what is kept to the disk.
+    Flush(SyncSender<CacheFlush>),
+    /// Forget a session's name.
+    CloseSession(String, SyncSender<bool>),
+    /// Give up what is kept.
+    Clear(SyncSender<()>),
+}
+
 /// What the thread finds when it looks for work.
 pub(super) enum Arrival {
     /// A request that may start now.
@@ -53,6 +68,8 @@ pub(super) struct Inbox {
 
 struct State {
     queue: VecDeque<Submission>,
+    commands: VecDeque<Command>,
+    cache: CacheStatus,
     status: EngineStatus,
     stopping: Option<String>,
     /// A running mean of how long a request takes, in seconds; 0 before the first.
@@ -72,7 +89,8 @@ impl Inbox {
             generated_tokens: 0,
             health: EngineHealth::Serving,
         };
-        let state = State { queue: VecDeque::new(), status, stopping: None, mean_seconds: 0.0 };
+        let (queue, commands, cache) = (VecDeque::new(), VecDeque::new(), CacheStatus::default());
+        let state = State { queue, commands, cache, status, stopping: None, mean_seconds: 0.0 };
         Self { state: Mutex::new(state), arrived: Condvar::new(), queue_limit, max_concurrent }
     }
 
@@ -121,11 +139,38 @@ impl Inbox {
                 state.status.active += 1;
                 return Arrival::Request(submission);
             }
-            if !wait {
+            if !wait || !state.commands.is_empty() {
                 return Arrival::Nothing;
             }
             state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Hands the thread a command and waits for the answer; `None` when the thread is gone.
+    pub(super) fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {
+        let (answer, answered) = sync_channel(1);
+        let mut state = self.lock();
+        if state.stopping.is_some() || matches!(state.status.health, EngineHealth::Gone(_)) {
+            return None;
+        }
+        state.commands.push_back(command(answer));
+        drop(state);
+        self.arrived.notify_one();
+        answered.recv().ok()
+    }
+
+    /// The next command, if there is one.
+    pub(super) fn take_command(&self) -> Option<Command> {
+        self.lock().commands.pop_front()
+    }
+
+    /// Publishes what the cache says of itself.
+    pub(super) fn set_cache_status(&self, cache: CacheStatus) {
+        self.lock().cache = cache;
+    }
+
+    pub(super) fn cache_status(&self) -> CacheStatus {
+        self.lock().cache.clone()
     }
 
     /// Why the thread must end, if it must.
@@ -144,6 +189,8 @@ impl Inbox {
         let mut state = self.lock();
         state.status.health = EngineHealth::Gone(reason.into());
         state.status.active = 0;
+        // Whoever waits for an answer learns that none will come.
+        state.commands.clear();
         let waiting = std::mem::take(&mut state.queue);
         state.status.failed += waiting.len() as u64;
         drop(state);

@@ -14,12 +14,12 @@ use std::{
 
 use super::{
     EngineHealth,
-    inbox::{Arrival, Inbox, Submission},
+    inbox::{Arrival, Command, Inbox, Submission},
     plan::{Limits, PlannedRow, StepPlan, View, plan_step},
     sequence::{Progress, Sequence},
 };
 use crate::{
-    EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    CacheFlush, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
     samplers::{Chosen, Scratch},
 };
 
@@ -82,6 +82,7 @@ impl<M: StepModel> Worker<M> {
     pub(super) fn run(mut self) {
         let reason = loop {
             self.drop_cancelled();
+            self.obey();
             if let Some(reason) = self.admit() {
                 break reason;
             }
@@ -111,6 +112,19 @@ impl<M: StepModel> Worker<M> {
             }
         }
         self.inbox.stop_reason()
+    }
+
+    /// Does what handles asked for beside requests.
+    fn obey(&mut self) {
+        while let Some(command) = self.inbox.take_command() {
+            // Whoever asked may be gone by now.
+            match command {
+                // Nothing is kept yet, so nothing is missing.
+                Command::Flush(answer) => drop(answer.send(CacheFlush { durable: true, ..CacheFlush::default() })),
+                Command::CloseSession(_, answer) => drop(answer.send(false)),
+                Command::Clear(answer) => drop(answer.send(())),
+            }
+        }
     }
 
     fn is_idle(&self) -> bool {
