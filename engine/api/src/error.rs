@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use linnet_runtime::StepModelError;
 use serde_json::{Value, json};
 
-use crate::quote::cut;
+use crate::quote::{cut, shortened};
 use crate::residency::{Shortage, Use};
 
 /// A refused or failed request. Its `Display` is the text the client reads: what is wrong, and what to do.
@@ -194,6 +194,9 @@ pub enum ApiError {
         /// The request's path.
         path: String,
     },
+    /// The metrics could not be written.
+    #[error("the metrics could not be written; please report this")]
+    Metrics,
     /// A fault of our own.
     #[error("an internal fault stopped this request (request id {request_id}); the server goes on, please report it")]
     Internal {
@@ -237,6 +240,12 @@ const LONGEST_MESSAGE: usize = 1000;
 const INVALID: &str = "invalid_request_error";
 
 impl ApiError {
+    /// No model goes by `name`, which a client wrote; `available` would have worked.
+    #[must_use]
+    pub fn model_not_found(name: &str, available: Vec<String>) -> Self {
+        Self::ModelNotFound { model: shortened(name), available }
+    }
+
     /// The table: each kind of error with its status, OpenAI type and code.
     fn row(&self) -> Row {
         let (status, kind, code) = match self {
@@ -272,7 +281,7 @@ impl ApiError {
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
             Self::UnknownRoute { .. } => (StatusCode::NOT_FOUND, INVALID, "unknown_url"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
-            Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error"),
+            Self::Metrics | Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error"),
         };
         Row { status, kind, code }
     }
@@ -327,11 +336,16 @@ impl ApiError {
     }
 }
 
+/// The code of the error that a response tells, for whoever counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ErrorCode(pub(crate) &'static str);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         // Only the code: the text may quote what the user wrote.
         tracing::debug!(code = self.code(), "request refused");
         let mut response = (self.status(), axum::Json(self.body())).into_response();
+        response.extensions_mut().insert(ErrorCode(self.code()));
         if let Some((name, value)) = self.header() {
             response.headers_mut().insert(name, value);
         }

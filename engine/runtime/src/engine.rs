@@ -8,6 +8,7 @@ mod generation;
 mod inbox;
 mod output;
 mod plan;
+mod retry_after;
 mod sequence;
 mod status;
 mod worker;

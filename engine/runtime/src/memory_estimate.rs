@@ -19,10 +19,8 @@ const GROUP_BYTES: u64 = 4;
 pub struct MemoryEstimate {
     /// Bytes of its weights.
     pub weights: u64,
-    /// Bytes of keys and values for [`MemoryEstimate::kv_tokens`].
+    /// Bytes of keys and values.
     pub kv: u64,
-    /// Tokens of conversation counted in.
-    pub kv_tokens: usize,
 }
 
 impl MemoryEstimate {
@@ -44,7 +42,12 @@ pub fn estimate_memory(folder: &Path, options: &LoadOptions) -> Result<MemoryEst
     let shape = linnet_models::shape(folder)?;
     let weights = Checkpoint::open(folder).map_err(ModelError::from)?.bytes() as u64;
     let kv_tokens = options.kv_tokens.unwrap_or_else(|| shape.context_length.min(WORKING_TOKENS));
-    Ok(MemoryEstimate { weights, kv: kv_bytes(&shape.kv_layout, kv_tokens, options.kv_quantization), kv_tokens })
+    let kv = kv_bytes(&shape.kv_layout, kv_tokens, options.kv_quantization);
+    let kv = match (options.kv_tokens, options.kv_bytes) {
+        (None, Some(bytes)) => bytes as u64,
+        _ => kv,
+    };
+    Ok(MemoryEstimate { weights, kv })
 }
 
 /// Bytes of the keys and values of one sequence of `tokens`; layers with a window keep only that.

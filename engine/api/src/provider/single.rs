@@ -9,7 +9,6 @@ use super::{
     LoadedCard, ModelCard, ModelLease, ModelProvider, ModelResidency, ModelState, ResidencyStatus, ServedModel,
 };
 use crate::error::ApiError;
-use crate::quote::shortened;
 use crate::residency::ModelFacts;
 
 /// A provider of one model that is already in memory and stays there.
@@ -46,7 +45,7 @@ impl SingleModel {
         if names.any(|known| known.eq_ignore_ascii_case(name)) {
             return Ok(());
         }
-        Err(ApiError::ModelNotFound { model: shortened(name), available: vec![id.clone()] })
+        Err(ApiError::model_not_found(name, vec![id.clone()]))
     }
 
     fn fixed(&self, name: &str) -> Result<ModelCard, ApiError> {

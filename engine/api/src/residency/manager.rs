@@ -237,24 +237,35 @@ impl Inner {
 
     /// Takes a model out of memory. Returns whether it is out; it stays when requests use it, unless the server ends.
     async fn unload(self: &Arc<Self>, id: &str, reason: UnloadReason) -> bool {
-        let model = {
-            let mut state = self.state();
-            let Some(entry) = state.models.get_mut(id) else { return true };
-            let is_free = reason == UnloadReason::Closing || entry.requests.count() == 0;
-            match &entry.phase {
-                Phase::Ready(model) if is_free => {
-                    let model = Arc::clone(model);
-                    entry.phase = Phase::Unloading;
-                    model
+        let model = loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut state = self.state();
+                let Some(entry) = state.models.get_mut(id) else { return true };
+                let is_free = reason == UnloadReason::Closing || entry.requests.count() == 0;
+                match &entry.phase {
+                    Phase::Ready(model) if is_free => {
+                        let model = Arc::clone(model);
+                        entry.phase = Phase::Unloading;
+                        break model;
+                    }
+                    Phase::Unloading => {}
+                    Phase::Ready(_) | Phase::Loading(_) => return false,
                 }
-                _ => return false,
             }
+            changed.await;
         };
         let inner = Arc::clone(self);
         let name = id.to_owned();
         // In a task: a request that gave up half-way must not leave a model that is neither in nor out.
         let work = tokio::spawn(async move {
-            let freed = tokio::task::spawn_blocking(move || model.engine.stop()).await;
+            let freed = tokio::task::spawn_blocking(move || {
+                let flush = model.engine.flush_cache();
+                model.engine.stop();
+                flush
+            })
+            .await;
             {
                 let mut state = inner.state();
                 match reason {
@@ -265,7 +276,8 @@ impl Inner {
                 state.remove(&name);
             }
             inner.changed.notify_waiters();
-            tracing::info!(model = name, ?reason, clean = freed.is_ok(), "model unloaded");
+            let durable = freed.is_ok_and(|flush| flush.durable);
+            tracing::info!(model = name, ?reason, durable, "model unloaded");
         });
         work.await.is_ok()
     }

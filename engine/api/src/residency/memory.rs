@@ -9,6 +9,47 @@ pub trait MemoryMeter: Send + Sync {
     /// Bytes of memory that this process takes.
     fn process(&self) -> Option<u64>;
     /// Bytes that programs could still take without anything being paged out.
+    fn available(&self) -> Option<u64>;
+    /// Bytes that there are in all, for this process.
+    fn total(&self) -> Option<u64>;
+}
+
+/// The system's own figures; limits of a container included.
+#[derive(Debug)]
+pub struct SystemMemory {
+    system: Mutex<Option<System>>,
+    pid: Option<Pid>,
+}
+
+impl SystemMemory {
+    /// A meter of this process.
+    #[must_use]
+    pub fn new() -> Self {
+        let system = System::new_with_specifics(RefreshKind::nothing()).ok();
+        Self { system: Mutex::new(system), pid: sysinfo::get_current_pid().ok() }
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(&mut System) -> Option<T>) -> Option<T> {
+        question(self.system.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?)
+    }
+}
+
+impl Default for SystemMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryMeter for SystemMemory {
+    fn process(&self) -> Option<u64> {
+        let pid = self.pid?;
+        self.ask(|system| {
+            let what = ProcessRefreshKind::nothing().with_memory();
+            system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, what);
+            system.process(pid).map(sysinfo::Process::memory)
+        })
+    }
+
     fn available(&self) -> Option<u64> {
         let pid = self.pid;
         self.ask(|system| {

@@ -9,7 +9,7 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -363,9 +363,12 @@ impl<M: StepModel> Worker<M> {
     /// Ends a request: what it held is free before its receiver hears of it.
     fn end(&mut self, index: usize, event: GenerationEvent) {
         let sequence = self.free(index);
-        match event {
-            GenerationEvent::Failed(_) => self.inbox.update(|status| status.failed += 1),
-            _ => self.inbox.note_finished(sequence.submitted_at().elapsed()),
+        match &event {
+            GenerationEvent::Finished { usage, .. } => {
+                let ran = usage.prefill_seconds + usage.decode_seconds;
+                self.inbox.note_finished(Duration::try_from_secs_f64(ran).unwrap_or_default());
+            }
+            _ => self.inbox.update(|status| status.failed += 1),
         }
         sequence.send(event);
     }
