@@ -1,6 +1,6 @@
 //! A language model on a backend, driven as a [`StepModel`].
 
-use crate::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use crate::{Draw, KvBudget, KvStatus, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 use linnet_compute::{Backend, ComputeError, KvLayout, KvStore, Outputs, Row};
 use linnet_models::{LanguageModel, ModelError};
 use std::{
@@ -204,6 +204,11 @@ impl<B: Backend> StepModel for BackendModel<B> {
     fn kv_budget(&self) -> KvBudget {
         let usage = self.kv.usage();
         KvBudget { capacity: usage.capacity_tokens, page: usage.page_tokens, is_padded: usage.is_padded }
+    }
+
+    fn kv_status(&self) -> KvStatus {
+        let usage = self.kv.usage();
+        KvStatus { used_tokens: usage.used_tokens, capacity_tokens: usage.capacity_tokens, bytes: usage.bytes }
     }
 
     fn open(&mut self) -> Result<Slot, StepModelError> {

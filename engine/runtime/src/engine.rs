@@ -23,7 +23,7 @@ use std::{
 };
 
 pub use generation::Generation;
-pub use status::{EngineHealth, EngineStatus};
+pub use status::{EngineHealth, EngineStatus, KvStatus};
 
 use self::{
     inbox::{Command, Inbox, Submission},

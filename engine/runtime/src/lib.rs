@@ -24,7 +24,7 @@ mod text;
 pub use backend_choice::{BackendChoice, UnknownBackend};
 pub use backend_model::{BackendModel, BackendModelOptions};
 pub use cache_status::{CacheFlush, CacheStatus, DiskCacheStatus, RamCacheStatus};
-pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation};
+pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation, KvStatus};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 /// How keys and values may be quantized.
 pub use linnet_compute::KvQuantization;

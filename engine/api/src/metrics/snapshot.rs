@@ -37,6 +37,11 @@ const ROWS: &[Row] = {
         ("model_memory_bytes", "What the model takes and was promised", Gauge, |model| {
             Some(model.card.residency.memory_bytes)
         }),
+        ("kv_used_tokens", "Tokens held in the KV store", Gauge, |model| Some(model.engine.kv.used_tokens as u64)),
+        ("kv_capacity_tokens", "Tokens that fit in the KV store", Gauge, |model| {
+            Some(model.engine.kv.capacity_tokens as u64)
+        }),
+        ("kv_bytes", "What the KV store takes", Gauge, |model| Some(model.engine.kv.bytes as u64)),
         ("prefix_cache_bytes", "Kept prompts and answers in memory", Gauge, |model| Some(model.cache.ram.bytes as u64)),
         ("prefix_cache_hits", "Requests that found a prefix", Counter, |model| Some(model.cache.ram.hits)),
         ("prefix_cache_misses", "Requests that found no prefix", Counter, |model| Some(model.cache.ram.misses)),

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::decision::{LoadDecision, MemoryState, Shortage, decide_load, next_idle_unload};
 use super::memory::MemoryMeter;
 use super::source::{ModelFacts, ModelSource};
-use super::state::{Found, Hold, Outcome, Phase, State};
+use super::state::{Found, Hold, ModelMemory, Outcome, Phase, State};
 use crate::error::ApiError;
 use crate::provider::{
     LoadedCard, ModelCard, ModelLease, ModelProvider, ModelResidency, ResidencyStatus, ServedModel,
@@ -160,11 +160,11 @@ impl Inner {
         {
             let mut state = self.state();
             match &result {
-                Ok((model, bytes)) => {
+                Ok((model, memory)) => {
                     state.loads += 1;
                     if let Some(entry) = state.models.get_mut(&id) {
                         entry.phase = Phase::Ready(Arc::clone(model));
-                        entry.bytes = *bytes;
+                        entry.memory = *memory;
                         entry.facts.context_length = Some(model.engine.context_length());
                     }
                 }
@@ -187,17 +187,17 @@ impl Inner {
     }
 
     /// Makes room and loads. Returns the model and what it takes.
-    async fn load_in_turn(self: &Arc<Self>, id: &str) -> Result<(Arc<ServedModel>, u64), ApiError> {
+    async fn load_in_turn(self: &Arc<Self>, id: &str) -> Result<(Arc<ServedModel>, ModelMemory), ApiError> {
         let need = self.on_disk(id, |source, id| source.estimate(id)).await?;
         self.make_room(id, need).await?;
         let before = self.memory.process();
         let started = Instant::now();
         let model = self.on_disk(id, |source, id| source.load(id)).await?;
         let measured = self.memory.process().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
-        let bytes = need.total().max(measured.saturating_add(need.kv));
+        let memory = ModelMemory { weights: need.weights.max(measured), conversations: need.kv };
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!(model = id, seconds, estimated = need.total(), measured, "model loaded");
-        Ok((Arc::new(model), bytes))
+        Ok((Arc::new(model), memory))
     }
 
     /// Unloads what must go; waits for requests of other models to end if only that gives room.
@@ -375,7 +375,7 @@ impl ModelProvider for ModelManager {
         let state = self.inner.state();
         ResidencyStatus {
             budget_bytes: Some(memory.budget),
-            used_bytes: state.models.values().map(|entry| entry.bytes).sum(),
+            used_bytes: state.models.values().map(|entry| entry.bytes()).sum(),
             process_bytes: memory.process,
             available_bytes: memory.available,
             loads: state.loads,

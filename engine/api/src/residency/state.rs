@@ -79,11 +79,40 @@ pub(super) struct Entry {
     pub(super) phase: Phase,
     pub(super) requests: Arc<Requests>,
     pub(super) pinned: bool,
-    /// Bytes that it takes and has been promised; 0 while it is loading.
-    pub(super) bytes: u64,
+    /// What it takes; nothing while it is loading.
+    pub(super) memory: ModelMemory,
+}
+
+/// What a model takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ModelMemory {
+    /// Bytes of its weights, as measured or computed.
+    pub(super) weights: u64,
+    /// Bytes of conversations that it was promised.
+    pub(super) conversations: u64,
+}
+
+impl ModelMemory {
+    /// Bytes in all, if conversations take `held` now.
+    pub(super) fn total(self, held: u64) -> u64 {
+        self.weights.saturating_add(self.conversations.max(held))
+    }
 }
 
 impl Entry {
+    /// Bytes that it takes and has been promised.
+    pub(super) fn bytes(&self) -> u64 {
+        let held = match &self.phase {
+            Phase::Ready(model) => {
+                let (kv, cache) = (model.engine.status().kv.bytes, model.engine.cache_status().ram.bytes);
+                // What is kept for later lies in the KV store where the backend shares it, else beside it.
+                kv.max(cache) as u64
+            }
+            Phase::Loading(_) | Phase::Unloading => 0,
+        };
+        self.memory.total(held)
+    }
+
     pub(super) fn residency(&self, now: Instant) -> ModelResidency {
         let state = match self.phase {
             Phase::Loading(_) => ModelState::Loading,
@@ -92,7 +121,7 @@ impl Entry {
         };
         let requests = self.requests.count();
         let idle_for = if requests > 0 { Default::default() } else { now.duration_since(self.requests.last_used()) };
-        ModelResidency { state, pinned: self.pinned, requests, memory_bytes: self.bytes, idle_for }
+        ModelResidency { state, pinned: self.pinned, requests, memory_bytes: self.bytes(), idle_for }
     }
 }
 
@@ -149,7 +178,7 @@ impl State {
         let requests = Requests::new();
         let hold = Hold::new(&requests, changed);
         let phase = Phase::Loading(receiver.clone());
-        self.models.insert(facts.id.clone(), Entry { facts: facts.clone(), phase, requests, pinned, bytes: 0 });
+        self.models.insert(facts.id.clone(), Entry { facts: facts.clone(), phase, requests, pinned, memory: ModelMemory::default() });
         Found::Started(sender, receiver, hold)
     }
 
@@ -184,7 +213,7 @@ impl State {
                     (Phase::Ready(_), ModelResidency { requests: 0, .. }) => Use::Idle,
                     _ => Use::Busy,
                 };
-                Resident { id: id.clone(), bytes: entry.bytes, usage, idle_for: residency.idle_for }
+                Resident { id: id.clone(), bytes: residency.memory_bytes, usage, idle_for: residency.idle_for }
             })
             .collect()
     }

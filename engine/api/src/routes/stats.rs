@@ -72,6 +72,11 @@ fn model_json(state: &ApiState, card: &LoadedCard) -> Value {
         "tokens": { "prompt": status.prompt_tokens, "generated": status.generated_tokens },
         "tokens_per_second": { "prefill": tenths(prefill), "decode": tenths(decode), "window_seconds": 10 },
         "context_length": engine.context_length(),
+        "kv": {
+            "used_tokens": status.kv.used_tokens,
+            "capacity_tokens": status.kv.capacity_tokens,
+            "bytes": status.kv.bytes,
+        },
         "prompt_cache": cache_json(&cache),
         "ssd_cache": cache.disk.as_ref().map(disk_json),
     })

@@ -41,19 +41,19 @@ async fn metrics_count_every_way_in_which_a_request_ends() {
         (r#"linnet_http_errors_total{code="generation_failed"}"#, 1.0),
         (r#"linnet_http_requests_total{route="unknown",status="404"}"#, 1.0),
         (r#"linnet_http_requests_total{route="/v1/chat/completions",status="200"}"#, 13.0),
-        (r#"linnet_time_to_first_token_seconds_bucket{le="+Inf",model="scripted"}"#, 13.0),
         (r#"linnet_requests_running{model="scripted"}"#, 0.0),
         (r#"linnet_requests_waiting{model="scripted"}"#, 0.0),
         ("linnet_model_loads_total", 1.0),
     ] {
         assert_eq!(value(&text, line), Some(expected), "{line} in\n{text}");
     }
-    // "abc" and its end are four tokens, of which a client saw three; two of the other answer, and those of the failure.
-    let generated = value(&text, r#"linnet_generation_tokens_total{model="scripted"}"#).unwrap();
-    assert!((50.0..=54.0).contains(&generated), "{generated}");
-    let gaps = value(&text, r#"linnet_inter_token_latency_seconds_count{model="scripted"}"#).unwrap();
-    assert!((24.0..=27.0).contains(&gaps), "{gaps} in\n{text}");
-    assert!(value(&text, r#"linnet_request_queue_time_seconds_count{model="scripted"}"#).unwrap() >= 13.0);
+    let of_model = |name: &str| value(&text, &format!("{name}{{model=\"scripted\"}}")).unwrap();
+    // "abc" and its end are four tokens; two are of the short answer, and some of the one that failed.
+    assert!((50.0..=54.0).contains(&of_model("linnet_generation_tokens_total")), "{text}");
+    assert!((24.0..=40.0).contains(&of_model("linnet_inter_token_latency_seconds_count")), "{text}");
+    assert!((13.0..=14.0).contains(&of_model("linnet_time_to_first_token_seconds_count")), "{text}");
+    assert_eq!(of_model("linnet_request_queue_time_seconds_count"), 14.0, "{text}");
+    assert!(of_model("linnet_request_duration_seconds_sum") > 0.0, "{text}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::mpsc::{UnboundedSender, WeakUnboundedSender, unbounded_channel};
 
-use super::{EngineHealth, EngineStatus, Generation, retry_after::retry_after, sequence::lets_others_start};
+use super::{EngineHealth, EngineStatus, Generation, KvStatus, retry_after::retry_after, sequence::lets_others_start};
 use crate::{
     CacheFlush, CacheStatus, FinishReason, GenerationEvent, GenerationRequest, StepModelError, SubmitError, Usage,
 };
@@ -107,6 +107,7 @@ impl Inbox {
             failed: 0,
             prompt_tokens: 0,
             generated_tokens: 0,
+            kv: KvStatus::default(),
             health: EngineHealth::Serving,
         };
         let (queue, commands, cache) = (VecDeque::new(), VecDeque::new(), CacheStatus::default());

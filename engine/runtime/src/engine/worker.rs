@@ -362,9 +362,11 @@ impl<M: StepModel> Worker<M> {
                 ended.push((index, event));
             }
         }
+        let kv = self.model.kv_status();
         self.inbox.update(|status| {
             status.prompt_tokens += prompt_tokens;
             status.generated_tokens += generated_tokens;
+            status.kv = kv;
             status.health = EngineHealth::Serving;
         });
         ended
@@ -398,8 +400,11 @@ impl<M: StepModel> Worker<M> {
         if let Some(slot) = sequence.set_back() {
             self.close(slot);
         }
-        let active = self.sequences.len();
-        self.inbox.update(|status| status.active = active);
+        let (active, kv) = (self.sequences.len(), self.model.kv_status());
+        self.inbox.update(|status| {
+            status.active = active;
+            status.kv = kv;
+        });
         sequence
     }
 
