@@ -281,7 +281,9 @@ impl ApiError {
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
             Self::UnknownRoute { .. } => (StatusCode::NOT_FOUND, INVALID, "unknown_url"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
-            Self::Metrics | Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error"),
+            Self::Metrics | Self::Internal { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error")
+            }
         };
         Row { status, kind, code }
     }

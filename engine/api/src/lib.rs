@@ -35,8 +35,8 @@ pub use provider::{
     SingleModel,
 };
 pub use residency::{
-    LoadDecision, MemoryMeter, MemoryState, ModelFacts, ModelManager, ModelSource, Resident, ResidencyOptions, Shortage,
-    SystemMemory, Use, decide_load, next_idle_unload,
+    LoadDecision, MemoryMeter, MemoryState, ModelFacts, ModelManager, ModelSource, ResidencyOptions, Resident,
+    Shortage, SystemMemory, Use, decide_load, next_idle_unload,
 };
 pub use routes::router;
 pub use sampling::{BUILT_IN_TEMPERATURE, SamplingOverrides};

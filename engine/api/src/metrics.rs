@@ -35,8 +35,7 @@ const WAIT_BUCKETS: [f64; 16] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0];
 
 /// Limits of the buckets between two tokens, in seconds: from a small model on a GPU to a stalled stream.
-const TOKEN_BUCKETS: [f64; 14] =
-    [0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 2.0];
+const TOKEN_BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 2.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ModelLabels {
@@ -225,7 +224,10 @@ impl Metrics {
 
     /// What a model does per second now.
     pub(crate) fn rates(&self, model: &str) -> Rates {
-        self.rate(model, |rates, now| Rates { prefill: rates.prefill.per_second(now), decode: rates.decode.per_second(now) })
+        self.rate(model, |rates, now| Rates {
+            prefill: rates.prefill.per_second(now),
+            decode: rates.decode.per_second(now),
+        })
     }
 
     fn rate<T>(&self, model: &str, look: impl FnOnce(&mut RateWindows, Duration) -> T) -> T {

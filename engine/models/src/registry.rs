@@ -52,10 +52,7 @@ pub fn shape(folder: &Path) -> Result<ModelShape> {
 }
 
 fn unknown(model_type: &str) -> ModelError {
-    ModelError::UnknownArchitecture {
-        model_type: model_type.to_owned(),
-        supported: SUPPORTED_ARCHITECTURES.join(", "),
-    }
+    ModelError::UnknownArchitecture { model_type: model_type.to_owned(), supported: SUPPORTED_ARCHITECTURES.join(", ") }
 }
 
 /// Loads the model in `folder` onto `backend`.

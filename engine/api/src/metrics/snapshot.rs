@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use linnet_runtime::{CacheStatus, DiskCacheStatus, EngineStatus};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::{ModelLabels, labels};
@@ -58,12 +58,7 @@ const ROWS: &[Row] = {
 };
 
 /// A registry of this moment.
-pub(super) fn snapshot(
-    prefix: &str,
-    models: &[LoadedCard],
-    residency: &ResidencyStatus,
-    uptime: Duration,
-) -> Registry {
+pub(super) fn snapshot(prefix: &str, models: &[LoadedCard], residency: &ResidencyStatus, uptime: Duration) -> Registry {
     let mut registry = Registry::with_prefix(prefix);
     let mut whole = |name: &str, help: &str, kind: MetricType, value: Option<u64>| {
         if let Some(value) = value {

@@ -267,7 +267,9 @@ mod tests {
     #[test]
     fn a_refusal_gives_every_figure() {
         let residents = [resident("a", 8, Use::Pinned, 0), resident("b", 2, Use::Idle, 3)];
-        let LoadDecision::Refuse(shortage) = decide_load(30 * GB, memory(16), &residents) else { panic!("not refused") };
+        let LoadDecision::Refuse(shortage) = decide_load(30 * GB, memory(16), &residents) else {
+            panic!("not refused")
+        };
         assert_eq!(
             shortage.to_string(),
             "it needs 30.0 GB, and 6.0 GB of the 16.0 GB for models are free; in memory: a (8.0 GB, pinned), b (2.0 GB, \

@@ -18,9 +18,7 @@ use super::memory::MemoryMeter;
 use super::source::{ModelFacts, ModelSource};
 use super::state::{Found, Hold, ModelMemory, Outcome, Phase, State};
 use crate::error::ApiError;
-use crate::provider::{
-    LoadedCard, ModelCard, ModelLease, ModelProvider, ModelResidency, ResidencyStatus, ServedModel,
-};
+use crate::provider::{LoadedCard, ModelCard, ModelLease, ModelProvider, ModelResidency, ResidencyStatus, ServedModel};
 
 /// How models share the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +70,7 @@ enum UnloadReason {
 impl ModelManager {
     /// A manager of the models of `source`. Must be called in a tokio runtime, in which it unloads idle models.
     #[must_use]
-    pub fn start(
-        source: Arc<dyn ModelSource>,
-        memory: Arc<dyn MemoryMeter>,
-        options: ResidencyOptions,
-    ) -> Self {
+    pub fn start(source: Arc<dyn ModelSource>, memory: Arc<dyn MemoryMeter>, options: ResidencyOptions) -> Self {
         let inner = Arc::new(Inner {
             source,
             memory,
@@ -228,11 +222,7 @@ impl Inner {
     }
 
     fn memory_state(&self) -> MemoryState {
-        MemoryState {
-            budget: self.options.budget,
-            process: self.memory.process(),
-            available: self.memory.available(),
-        }
+        MemoryState { budget: self.options.budget, process: self.memory.process(), available: self.memory.available() }
     }
 
     /// Takes a model out of memory. Returns whether it is out; it stays when requests use it, unless the server ends.

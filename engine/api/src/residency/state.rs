@@ -178,7 +178,10 @@ impl State {
         let requests = Requests::new();
         let hold = Hold::new(&requests, changed);
         let phase = Phase::Loading(receiver.clone());
-        self.models.insert(facts.id.clone(), Entry { facts: facts.clone(), phase, requests, pinned, memory: ModelMemory::default() });
+        self.models.insert(
+            facts.id.clone(),
+            Entry { facts: facts.clone(), phase, requests, pinned, memory: ModelMemory::default() },
+        );
         Found::Started(sender, receiver, hold)
     }
 

@@ -70,9 +70,9 @@ async fn the_text_for_prometheus_is_well_formed() {
             let (name, value) = line.rsplit_once(' ').unwrap();
             let name = name.split('{').next().unwrap();
             assert!(value.parse::<f64>().is_ok(), "{line}");
-            let known = ["", "_bucket", "_sum", "_count"].iter().any(|suffix| {
-                name.strip_suffix(suffix).is_some_and(|base| typed.contains_key(base))
-            });
+            let known = ["", "_bucket", "_sum", "_count"]
+                .iter()
+                .any(|suffix| name.strip_suffix(suffix).is_some_and(|base| typed.contains_key(base)));
             assert!(known && name.starts_with("linnet_"), "{line} has no type in\n{text}");
         }
     }
@@ -175,5 +175,8 @@ async fn a_full_queue_says_once_in_seconds_when_to_come_back() {
     assert_eq!(message.matches("try again").count(), 1, "{message}");
     assert!(message.contains(&format!("about {seconds} second")), "{message}");
     let stats = harness.get("/stats").await.json();
-    assert_eq!((&stats["models"][0]["batch"]["active"], &stats["models"][0]["batch"]["queued"]), (&json!(8), &json!(64)));
+    assert_eq!(
+        (&stats["models"][0]["batch"]["active"], &stats["models"][0]["batch"]["queued"]),
+        (&json!(8), &json!(64))
+    );
 }

@@ -213,12 +213,9 @@ async fn what_the_process_takes_counts_even_if_no_model_was_promised_it() {
 async fn a_model_in_use_is_not_taken_away_and_its_room_is_waited_for() {
     let (harness, shelf, _manager) = serve(Shelf::of(&[("endless", 80), ("a", 80)]), options(100));
     let address = harness.listen().await;
-    let stream = super::sockets::open_and_read(
-        address,
-        &json!({"model": "endless", "messages": user("hi"), "stream": true}),
-        3,
-    )
-    .await;
+    let stream =
+        super::sockets::open_and_read(address, &json!({"model": "endless", "messages": user("hi"), "stream": true}), 3)
+            .await;
     // Too long to wait for: the request is refused with the figures, and the stream goes on.
     let answer = harness.chat(json!({"model": "a", "messages": user("hi")})).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.text);
@@ -320,7 +317,8 @@ async fn a_closed_manager_frees_its_models_and_refuses_more() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_clients_of_more_models_than_fit_are_all_answered() {
-    let shelf = Shelf { load_delay: Duration::from_millis(1), ..Shelf::of(&[("a", 40), ("b", 40), ("c", 40), ("d", 40)]) };
+    let shelf =
+        Shelf { load_delay: Duration::from_millis(1), ..Shelf::of(&[("a", 40), ("b", 40), ("c", 40), ("d", 40)]) };
     let options = ResidencyOptions { wait_limit: Duration::from_secs(30), ..options(100) };
     let (harness, shelf, _manager) = serve(shelf, options);
     let clients = (0..16).map(|client: usize| {

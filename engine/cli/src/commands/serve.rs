@@ -91,7 +91,8 @@ pub(crate) struct ServeArguments {
 pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     start_log();
     let store = Store::from_environment()?;
-    let named = arguments.model.iter().map(|name| models::find(&store, Some(name))).collect::<anyhow::Result<Vec<_>>>()?;
+    let named =
+        arguments.model.iter().map(|name| models::find(&store, Some(name))).collect::<anyhow::Result<Vec<_>>>()?;
     let serving = describe(&store, &named)?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the server's threads")?;
     // The port first: a port that is taken should not cost the loading of a model.

@@ -14,10 +14,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// told when the first of those that run should end, the next one when the second should, and so on (`turned_away` were
 /// told before), so that they do not all come back for the same place.
 pub(super) fn retry_after(usual: Option<Duration>, ages: &[Duration], turned_away: usize) -> Duration {
-    let mut ends: Vec<Duration> = ages
-        .iter()
-        .map(|&age| usual.and_then(|usual| usual.checked_sub(age)).unwrap_or(age / 2))
-        .collect();
+    let mut ends: Vec<Duration> =
+        ages.iter().map(|&age| usual.and_then(|usual| usual.checked_sub(age)).unwrap_or(age / 2)).collect();
     ends.sort_unstable();
     let Some(place) = turned_away.checked_rem(ends.len()) else { return SHORTEST };
     // When all of those that run have ended, as many others follow them.
