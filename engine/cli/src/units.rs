@@ -38,6 +38,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| EXPECTED.to_owned())
 }
 
+/// As [`duration`], for times that are so short that a number alone means milliseconds.
+pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
+    match text.trim().parse::<u32>() {
+        Ok(number) => Ok(Duration::from_millis(u64::from(number))),
+        Err(_) => duration(text),
+    }
+}
+
 /// The number and what stands behind it.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
@@ -73,6 +81,8 @@ mod tests {
         for (text, milliseconds) in [("0", 0), ("200ms", 200), ("1.5s", 1500), ("30m", 1_800_000), ("2 h", 7_200_000)] {
             assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
         }
+        assert_eq!(milliseconds("150"), Ok(Duration::from_millis(150)));
+        assert_eq!(milliseconds("1s"), Ok(Duration::from_secs(1)));
         for text in ["", "30", "m", "-5m", "5 minutes", "99999999999999999999h"] {
             assert!(duration(text).is_err(), "{text}");
         }

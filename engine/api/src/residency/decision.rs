@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn a_model_is_loaded_waits_or_is_refused_by_what_could_be_free() {
         use Use::{Busy, Idle, Pinned};
-        let cases: [(&str, u64, u64, &[(&str, u64, Use, u64)], &str); 13] = [
+        type Shelf = &'static [(&'static str, u64, Use, u64)];
+        let cases: [(&str, u64, u64, Shelf, &str); 13] = [
             ("room beside others", 4, 16, &[("a", 8, Busy, 0)], "load"),
             ("exactly full", 8, 16, &[("a", 8, Busy, 0)], "load"),
             ("an idle one makes room", 9, 16, &[("a", 8, Idle, 5)], "unload a"),

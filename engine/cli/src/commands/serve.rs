@@ -68,7 +68,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queued: u16,
     /// How long running answers may have to wait while a new prompt is read
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::milliseconds)]
     max_stall: Duration,
     /// Memory that all models together may take, such as 12GB [default: three quarters of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, help_heading = "Models in memory")]

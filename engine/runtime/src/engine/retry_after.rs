@@ -30,7 +30,9 @@ mod tests {
 
     #[test]
     fn a_client_comes_back_when_its_place_should_be_free() {
-        let cases: [(&str, Option<u64>, &[u64], usize, u64); 10] = [
+        /// What, the usual time, ages, refusals before, and the time told.
+        type Case = (&'static str, Option<u64>, &'static [u64], usize, u64);
+        let cases: [Case; 10] = [
             ("the next to end", Some(10), &[2, 7, 4], 0, 3),
             ("the second client waits for the second", Some(10), &[2, 7, 4], 1, 6),
             ("and the third for the third", Some(10), &[2, 7, 4], 2, 8),

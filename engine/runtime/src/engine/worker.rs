@@ -117,7 +117,7 @@ impl<M: StepModel> Worker<M> {
         while self.sequences.len() < self.max_concurrent {
             let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
             match self.inbox.take(self.is_idle(), places) {
-                Arrival::Request(submission) => self.begin(submission),
+                Arrival::Request(submission) => self.begin(*submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
             }
