@@ -34,12 +34,12 @@ impl PageGeometry {
     }
 
     /// Where the keys of `kv_head` begin in a page.
-    pub(crate) fn keys_start(&self, kv_head: usize) -> usize {
+    pub fn keys_start(&self, kv_head: usize) -> usize {
         2 * kv_head * self.head_dim * PAGE_TOKENS
     }
 
     /// Where the values of `kv_head` begin in a page.
-    pub(crate) fn values_start(&self, kv_head: usize) -> usize {
+    pub fn values_start(&self, kv_head: usize) -> usize {
         self.keys_start(kv_head) + self.head_dim * PAGE_TOKENS
     }
 }
