@@ -86,9 +86,10 @@ impl CpuKv {
         let Some(shared) = self.shared_last_block(sequence) else { return Ok(()) };
         let place = sequence.length / PAGE_TOKENS;
         let own = self.take_block();
-        if let (Some(from), Some(mut to)) = (self.blocks[shared].as_deref(), self.blocks[own].take()) {
-            to.copy_from_slice(from);
-            self.blocks[own] = Some(to);
+        let copy = self.blocks[own].take();
+        if let (Some(from), Some(mut copy)) = (self.blocks[shared].as_deref(), copy) {
+            copy.copy_from_slice(from);
+            self.blocks[own] = Some(copy);
         }
         if let Some(sequence) = self.sequences.get_mut(&slot) {
             sequence.blocks[place] = own;
