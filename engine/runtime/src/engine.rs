@@ -4,6 +4,7 @@
 //! know of the time that steps take and [`share`] how prompts share one; [`sequence`] is one request's state from prompt
 //! to last token; [`inbox`] is what handle and thread share. Nothing that belongs to the model leaves the thread.
 
+mod cache;
 mod cost;
 mod generation;
 mod inbox;
@@ -43,11 +44,13 @@ pub struct EngineOptions {
     /// How long running answers may have to wait for their next token because a prompt is being read. Prompts are read in
     /// smaller pieces to keep to it; a request that runs alone is not concerned.
     pub max_stall: Duration,
+    /// Bytes of keys and values that are kept in memory for later requests and that no running request uses; 0 keeps none.
+    pub prefix_cache_bytes: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None, max_stall: Duration::from_millis(200) }
+        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None, max_stall: Duration::from_millis(200), prefix_cache_bytes: 2 << 30 }
     }
 }
 

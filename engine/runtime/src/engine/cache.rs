@@ -50,6 +50,12 @@ impl Path {
         self.steps.len()
     }
 
+    /// With how many of these places the path begins, where it is the blocks' own memory.
+    pub(super) fn blocks_of(&self, nodes: &[Node]) -> usize {
+        let pairs = self.steps.iter().zip(nodes).take_while(|(step, node)| step.node == **node);
+        pairs.filter(|(step, _)| step.is_shared).count()
+    }
+
     /// How many of this path's blocks are the same memory as those of another one.
     pub(super) fn blocks_shared_with(&self, other: &Self) -> usize {
         let pairs = self.steps.iter().zip(&other.steps).take_while(|(a, b)| a.node == b.node);

@@ -11,11 +11,15 @@ use crate::KvBudget;
 /// What planning needs to know of a running request. They are given oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct View {
-    /// Tokens in the KV store.
+    /// Tokens in the KV store; of a request that has not started, those that are kept and need not be processed.
     pub(super) held: usize,
+    /// How many of them are counted with an older request already, because both share their memory.
+    pub(super) shared: usize,
     /// Tokens that can be processed now but are not there yet: a prompt's rest, or the one generated last. 0 while the
     /// request waits for a step in work.
     pub(super) pending: usize,
+    /// Whether it has a place in the KV store.
+    pub(super) is_started: bool,
     /// Whether the others go first.
     pub(super) yields: bool,
 }
@@ -23,7 +27,7 @@ pub(super) struct View {
 impl View {
     /// Whether somebody is being told an answer and waits for its next token.
     fn is_streaming(&self) -> bool {
-        self.held > 0 && self.pending == 1
+        self.is_started && self.held > 0 && self.pending == 1
     }
 }
 
@@ -76,7 +80,7 @@ pub(super) fn plan_step(sequences: &[View], limits: &Limits, costs: &CostModel) 
     let mut load = StepLoad::default();
     let mut is_streaming = false;
     for &sequence in &started {
-        let View { held, pending, yields } = sequences[sequence];
+        let View { held, pending, yields, .. } = sequences[sequence];
         if pending > 1 {
             let rest = if limits.splits_last_token { pending - 1 } else { pending };
             prompts.push(Prompt { sequence, rest, yields });
@@ -133,7 +137,7 @@ fn bounded_parts(
 
 /// Which requests take part, oldest first, and which are set back.
 fn started(sequences: &[View], budget: KvBudget) -> (Vec<usize>, Vec<usize>) {
-    let mut started: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].held > 0).collect();
+    let mut started: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].is_started).collect();
     let mut set_back = Vec::new();
     let committed = |started: &[usize]| {
         let mut committed = Committed::new(budget);
@@ -148,7 +152,7 @@ fn started(sequences: &[View], budget: KvBudget) -> (Vec<usize>, Vec<usize>) {
         return (started, set_back);
     }
     let mut committed = committed(&started);
-    let mut waiting: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].held == 0).collect();
+    let mut waiting: Vec<usize> = (0..sequences.len()).filter(|&index| !sequences[index].is_started).collect();
     waiting.sort_by_key(|&index| sequences[index].yields);
     for index in waiting {
         let view = &sequences[index];
@@ -185,7 +189,7 @@ impl Committed {
         let tokens = round_up(view.held.saturating_add(view.pending), self.budget.page);
         self.requests += 1;
         self.longest = self.longest.max(tokens);
-        self.sum = self.sum.saturating_add(tokens);
+        self.sum = self.sum.saturating_add(tokens.saturating_sub(view.shared));
     }
 
     fn room(&self) -> usize {

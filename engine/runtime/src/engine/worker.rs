@@ -14,13 +14,14 @@ use std::{
 
 use super::{
     EngineHealth,
+    cache::Cache,
     cost::{CostModel, StepLoad},
     inbox::{Arrival, Command, Inbox, Places, Submission},
     plan::{Limits, PlannedRow, StepPlan, View, plan_step},
-    sequence::{Progress, Sequence},
+    sequence::{Found, Progress, Sequence},
 };
 use crate::{
-    CacheFlush, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    CacheFlush, CacheStatus, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
     samplers::{Chosen, Scratch},
 };
 
@@ -43,6 +44,7 @@ struct Submitted {
 struct SubmittedRow {
     /// The request's number.
     sequence: u64,
+    slot: Slot,
     /// Its tokens in the step.
     tokens: usize,
     /// Its tokens in the KV store once the step is through.
@@ -66,14 +68,17 @@ pub(super) struct Worker<M: StepModel> {
     views: Vec<View>,
     scratch: Scratch,
     costs: CostModel,
+    cache: Cache,
     /// When the latest step was collected.
     collected: Option<Instant>,
 }
 
 impl<M: StepModel> Worker<M> {
     pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, options: &EngineOptions) -> Self {
+        let cache = Cache::new(&model, options);
         Self {
             model,
+            cache,
             inbox,
             text,
             max_concurrent: options.max_concurrent,
@@ -99,6 +104,7 @@ impl<M: StepModel> Worker<M> {
             if !self.is_idle() {
                 self.step();
             }
+            self.publish_cache_status();
         };
         let gone = GenerationEvent::Failed(StepModelError::EngineGone(reason.clone()));
         for index in (0..self.sequences.len()).rev() {
@@ -130,11 +136,31 @@ impl<M: StepModel> Worker<M> {
         while let Some(command) = self.inbox.take_command() {
             // Whoever asked may be gone by now.
             match command {
-                // Nothing is kept yet, so nothing is missing.
-                Command::Flush(answer) => drop(answer.send(CacheFlush { durable: true, ..CacheFlush::default() })),
-                Command::CloseSession(_, answer) => drop(answer.send(false)),
-                Command::Clear(answer) => drop(answer.send(())),
+                Command::Flush(answer) => drop(answer.send(self.flush())),
+                Command::CloseSession(name, answer) => {
+                    let was_known = self.cache.close_session(&name);
+                    self.publish_cache_status();
+                    drop(answer.send(was_known));
+                }
+                Command::Clear(answer) => {
+                    self.cache.clear(&mut self.model);
+                    self.publish_cache_status();
+                    drop(answer.send(()));
+                }
             }
+        }
+    }
+
+    /// Nothing is written without a tier on disk, so that all that is kept is missing.
+    fn flush(&self) -> CacheFlush {
+        let missing_snapshots = self.cache.ram_status().entries;
+        CacheFlush { durable: missing_snapshots == 0, missing_snapshots, ..CacheFlush::default() }
+    }
+
+    fn publish_cache_status(&self) {
+        if self.cache.is_on() {
+            let (ram, sessions) = (self.cache.ram_status(), self.cache.sessions());
+            self.inbox.set_cache_status(CacheStatus { ram, sessions, disk: None });
         }
     }
 
@@ -183,21 +209,32 @@ impl<M: StepModel> Worker<M> {
     /// Plans and submits a step. Returns whether one was submitted.
     fn submit(&mut self) -> bool {
         let now = Instant::now();
-        self.views.clear();
-        self.views.extend(self.sequences.iter().map(|sequence| sequence.view(now)));
-        let limits = Limits {
+        let mut limits = Limits {
             chunk: self.model.prefill_chunk(),
             budget: self.model.kv_budget(),
             splits_last_token: self.model.splits_last_token(),
             max_stall: self.max_stall,
         };
-        let StepPlan { set_back, rows } = plan_step(&self.views, &limits, &self.costs);
-        for index in set_back {
-            if let Some(slot) = self.sequences[index].set_back() {
-                self.close(slot);
+        let mut ended = Vec::new();
+        let rows = loop {
+            let rows = self.plan(now, &limits);
+            let (rows, failed) = self.open_slots(rows);
+            ended.extend(failed);
+            if !ended.is_empty() {
+                break rows;
             }
-        }
-        let (rows, ended) = self.open_slots(rows);
+            let wanted: Vec<(Slot, usize)> =
+                rows.iter().filter_map(|row| Some((self.sequences[row.sequence].slot?, row.tokens))).collect();
+            let lacking = self.cache.make_room(&mut self.model, &wanted);
+            let started = self.sequences.iter().filter(|sequence| sequence.slot.is_some()).count();
+            if lacking == 0 || started < 2 {
+                break rows;
+            }
+            // The store has less room than it seemed: somebody is set back for it.
+            let room = self.views.iter().filter(|view| view.is_started).map(|view| view.held + view.pending).sum();
+            let capacity = limits.budget.capacity.min(room);
+            limits.budget.capacity = capacity.saturating_sub(lacking * self.cache.block());
+        };
         for row in &rows {
             self.sequences[row.sequence].begin(now);
         }
@@ -216,6 +253,87 @@ impl<M: StepModel> Worker<M> {
         };
         self.end_all(ended);
         submitted
+    }
+
+    /// Decides on the next step and sets back who must be. Views and rows are by request.
+    fn plan(&mut self, now: Instant, limits: &Limits) -> Vec<PlannedRow> {
+        self.look_up();
+        self.views.clear();
+        self.views.extend(self.sequences.iter().map(|sequence| sequence.view(now)));
+        if !limits.budget.is_padded {
+            for index in 0..self.sequences.len() {
+                self.views[index].shared = self.shared_blocks(index) * self.cache.block();
+            }
+        }
+        let takes_part: Vec<usize> =
+            (0..self.sequences.len()).filter(|&index| !self.waits_for_another(index)).collect();
+        let views: Vec<View> = takes_part.iter().map(|&index| self.views[index]).collect();
+        let StepPlan { set_back, rows } = plan_step(&views, limits, &self.costs);
+        for index in set_back {
+            self.set_back(takes_part[index]);
+        }
+        rows.into_iter().map(|row| PlannedRow { sequence: takes_part[row.sequence], ..row }).collect()
+    }
+
+    /// Looks up what is kept of the requests that have not started.
+    fn look_up(&mut self) {
+        let (cache, model) = (&mut self.cache, &self.model);
+        let version = Some(cache.version());
+        let stale = |sequence: &&mut Sequence| sequence.slot.is_none() && sequence.found().version != version;
+        for sequence in self.sequences.iter_mut().filter(stale) {
+            let (prefix, is_session) = cache.look_up(model, sequence.tokens(), sequence.session.as_deref());
+            sequence.set_found(Found { prefix, is_session, version });
+        }
+    }
+
+    /// How many of a request's blocks are counted with an older one.
+    fn shared_blocks(&self, index: usize) -> usize {
+        let sequence = &self.sequences[index];
+        let older = self.sequences[..index].iter();
+        let shared = older.map(|older| match sequence.slot {
+            Some(_) => sequence.path.blocks_shared_with(&older.path),
+            None => older.path.blocks_of(&sequence.found().prefix.nodes),
+        });
+        shared.max().unwrap_or(0)
+    }
+
+    /// Whether a request does well to wait: another one is about to compute more of its prompt than is kept now.
+    fn waits_for_another(&self, index: usize) -> bool {
+        let sequence = &self.sequences[index];
+        if sequence.slot.is_some() || !self.cache.is_on() {
+            return false;
+        }
+        let (tokens, found) = (sequence.tokens(), sequence.found().prefix.tokens);
+        let block = self.cache.block();
+        let others = self.sequences.iter().enumerate().filter(|&(other, candidate)| {
+            let goes_first = candidate.is_reading() || (other < index && candidate.slot.is_none());
+            other != index && goes_first && (self.views[index].yields || !self.views[other].yields)
+        });
+        others.into_iter().any(|(_, other)| {
+            let pairs = tokens[..tokens.len().saturating_sub(1)].iter().zip(other.tokens());
+            let common = pairs.take_while(|(own, others)| own == others).count() / block * block;
+            common > found && other.tokens_through().len() < common
+        })
+    }
+
+    /// A request gives its place in the KV store back; what it computed is kept as long as there is room for it.
+    fn set_back(&mut self, index: usize) {
+        let Self { model, cache, sequences, .. } = self;
+        leave(cache, model, &mut sequences[index], false);
+        if let Some(slot) = self.sequences[index].set_back() {
+            self.close(slot);
+        }
+    }
+
+    /// Publishes what a request has computed.
+    fn publish(&mut self, index: usize) {
+        let Self { model, cache, sequences, .. } = self;
+        let sequence = &mut sequences[index];
+        if let Some(slot) = sequence.slot {
+            let mut path = std::mem::take(&mut sequence.path);
+            cache.publish(model, slot, sequence.tokens_through(), &mut path);
+            sequence.path = path;
+        }
     }
 
     fn submit_rows(&mut self, rows: &[PlannedRow]) -> Result<bool, StepModelError> {
@@ -244,11 +362,13 @@ impl<M: StepModel> Worker<M> {
         let mut submitted = Vec::with_capacity(rows.len());
         let mut load = StepLoad::default();
         for row in rows {
-            load.add(self.views[row.sequence].held, row.tokens);
             let sequence = &mut self.sequences[row.sequence];
+            let Some(slot) = sequence.slot else { continue };
             let held = sequence.submitted(row.tokens, row.wants_logits);
+            load.add(held - row.tokens, row.tokens);
             submitted.push(SubmittedRow {
                 sequence: sequence.number,
+                slot,
                 tokens: row.tokens,
                 held,
                 wants_token: row.wants_logits,
@@ -311,16 +431,18 @@ impl<M: StepModel> Worker<M> {
     /// Gives each row's request a slot. Those that get none drop out of the step and end.
     fn open_slots(&mut self, rows: Vec<PlannedRow>) -> (Vec<PlannedRow>, Vec<Ending>) {
         let mut ended = Vec::new();
-        let rows = rows
-            .into_iter()
-            .filter(|row| {
+        let splits_last_token = self.model.splits_last_token();
+        let mut rows = rows;
+        rows.retain_mut(|row| {
                 if self.sequences[row.sequence].slot.is_some() {
                     return true;
                 }
-                let model = &mut self.model;
-                match catch_unwind(AssertUnwindSafe(|| model.open())).unwrap_or_else(|panic| Err(panicked(&*panic))) {
-                    Ok(slot) => {
-                        self.sequences[row.sequence].slot = Some(slot);
+                match self.open(row.sequence) {
+                    Ok(()) => {
+                        let rest = self.sequences[row.sequence].rest();
+                        let most = if splits_last_token && rest > 1 { rest - 1 } else { rest };
+                        row.tokens = row.tokens.min(most);
+                        row.wants_logits = row.tokens == rest;
                         true
                     }
                     Err(error) => {
@@ -328,9 +450,42 @@ impl<M: StepModel> Worker<M> {
                         false
                     }
                 }
-            })
-            .collect();
+            });
         (rows, ended)
+    }
+
+    /// Gives a request a slot that begins with what is kept of its tokens.
+    fn open(&mut self, index: usize) -> Result<(), StepModelError> {
+        // Something may have been given up since it was looked up.
+        self.look_up();
+        let slot = self.open_slot()?;
+        let Self { model, cache, sequences, .. } = self;
+        let sequence = &mut sequences[index];
+        sequence.slot = Some(slot);
+        let mut path = std::mem::take(&mut sequence.path);
+        let Found { prefix, is_session, .. } = sequence.found();
+        let is_session = sequence.session.as_ref().map(|_| *is_session);
+        let adopted = cache.adopt(model, slot, prefix, &mut path).map(|()| prefix.tokens);
+        sequence.path = path;
+        let tokens = match adopted {
+            Ok(tokens) => tokens,
+            Err(error) => {
+                tracing::warn!(%error, "kept tokens could not be taken over; they are computed again");
+                self.sequences[index].slot = None;
+                self.close(slot);
+                self.sequences[index].slot = Some(self.open_slot()?);
+                0
+            }
+        };
+        if self.sequences[index].adopted(tokens) {
+            self.cache.note_start(tokens, is_session);
+        }
+        Ok(())
+    }
+
+    fn open_slot(&mut self) -> Result<Slot, StepModelError> {
+        let model = &mut self.model;
+        catch_unwind(AssertUnwindSafe(|| model.open())).unwrap_or_else(|panic| Err(panicked(&*panic)))
     }
 
     /// Carries a step's requests on. Returns those that ended.
@@ -358,8 +513,10 @@ impl<M: StepModel> Worker<M> {
             let progress = catch_unwind(AssertUnwindSafe(|| sequence.collected(row.held, chosen, now)))
                 .unwrap_or_else(|panic| Progress::Ended(GenerationEvent::Failed(panicked(&*panic))));
             generated_tokens += (sequence.generated() - before) as u64;
-            if let Progress::Ended(event) = progress {
-                ended.push((index, event));
+            sequence.note_through(row.slot, row.held);
+            match progress {
+                Progress::Ended(event) => ended.push((index, event)),
+                Progress::Continues => self.publish(index),
             }
         }
         self.inbox.update(|status| {
@@ -382,6 +539,13 @@ impl<M: StepModel> Worker<M> {
 
     /// Ends a request: what it held is free before its receiver hears of it.
     fn end(&mut self, index: usize, event: GenerationEvent) {
+        if let GenerationEvent::Failed(error) = &event
+            && !matches!(error, StepModelError::EngineGone(_))
+        {
+            let Self { model, cache, sequences, .. } = self;
+            cache.condemn(model, &mut sequences[index].path);
+            sequences[index].spoil();
+        }
         let sequence = self.free(index);
         match event {
             GenerationEvent::Failed(_) => self.inbox.update(|status| status.failed += 1),
@@ -392,6 +556,7 @@ impl<M: StepModel> Worker<M> {
 
     fn free(&mut self, index: usize) -> Sequence {
         let mut sequence = self.sequences.remove(index);
+        leave(&mut self.cache, &mut self.model, &mut sequence, true);
         if let Some(slot) = sequence.set_back() {
             self.close(slot);
         }
@@ -408,7 +573,17 @@ impl<M: StepModel> Worker<M> {
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
+/// Publishes all that a request has computed and lets its blocks go. `is_end`: its session stands there now.
+fn leave<M: StepModel>(cache: &mut Cache, model: &mut M, sequence: &mut Sequence, is_end: bool) {
+    let mut path = std::mem::take(&mut sequence.path);
+    if let Some(slot) = sequence.slot {
+        let session = sequence.session.as_deref().filter(|_| is_end);
+        cache.publish_end(model, slot, sequence.tokens_through(), &mut path, session);
+    }
+    cache.let_go(model, &mut path);
+}
+
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
     StepModelError::Panicked(panic_message(panic))
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{BYTE_EOS, BYTE_VOCABULARY};
-use crate::{KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use crate::{KeptBlock, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 
 /// What comes next in a sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +19,13 @@ pub enum Next {
     Token(u32),
     /// These logits.
     Logits(Vec<f32>),
+}
+
+/// A kept block: all tokens of its sequence up to its end, so that it can be told what it follows, and its memory.
+#[derive(Debug, Clone)]
+struct Kept {
+    tokens: Vec<u32>,
+    memory: Arc<()>,
 }
 
 type Script = dyn Fn(&[u32]) -> Next + Send;
@@ -30,6 +37,12 @@ type Given = (usize, Option<u32>, Option<Vec<f32>>);
 pub struct ScriptedModel {
     script: Box<Script>,
     sequences: HashMap<Slot, Vec<u32>>,
+    /// Tokens of a block; 0 keeps none.
+    block: usize,
+    /// The memory of each sequence's blocks, in order.
+    memory: HashMap<Slot, Vec<Arc<()>>>,
+    kept: HashMap<KeptBlock, Kept>,
+    next_kept: u64,
     next_slot: u32,
     vocabulary_size: usize,
     context_length: usize,
@@ -73,6 +86,8 @@ struct Counts {
     widest: AtomicUsize,
     dropped: AtomicUsize,
     ahead: AtomicUsize,
+    kept: AtomicUsize,
+    blocks: AtomicUsize,
 }
 
 impl Probe {
@@ -112,6 +127,18 @@ impl Probe {
         self.counts.ahead.load(SeqCst)
     }
 
+    /// Blocks kept now.
+    #[must_use]
+    pub fn kept_blocks(&self) -> usize {
+        self.counts.kept.load(SeqCst)
+    }
+
+    /// Blocks of memory taken when a block was kept or released last, or a sequence closed.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.counts.blocks.load(SeqCst)
+    }
+
     /// Whether the model was dropped.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
@@ -127,6 +154,10 @@ impl ScriptedModel {
         Self {
             script: Box::new(script),
             sequences: HashMap::new(),
+            block: 0,
+            memory: HashMap::new(),
+            kept: HashMap::new(),
+            next_kept: 0,
             next_slot: 0,
             vocabulary_size: BYTE_VOCABULARY,
             context_length: 4096,
@@ -210,6 +241,12 @@ impl ScriptedModel {
         Self { budget, ..self }
     }
 
+    /// Lets the model keep blocks of this many tokens; room is taken by the block then.
+    #[must_use]
+    pub fn keeps_blocks(self, tokens: usize) -> Self {
+        Self { block: tokens, budget: KvBudget { page: tokens, ..self.budget }, ..self }
+    }
+
     /// Lets the model choose tokens itself and take a step before the one before was collected. It chooses greedily
     /// whatever it is asked.
     #[must_use]
@@ -247,7 +284,37 @@ impl ScriptedModel {
         self.probe.clone()
     }
 
+    /// Every block of memory, by its address, and how many hold it.
+    fn holders(&self) -> HashMap<*const (), usize> {
+        let mut holders = HashMap::new();
+        let kept = self.kept.values().map(|kept| &kept.memory);
+        for memory in self.memory.values().flatten().chain(kept) {
+            *holders.entry(Arc::as_ptr(memory)).or_default() += 1;
+        }
+        holders
+    }
+
+    /// Makes `tokens` tokens of memory the sequence's own: a block that it goes on in is copied if others hold it.
+    fn grow(&mut self, slot: Slot, before: usize, tokens: usize) {
+        let blocks = self.memory.entry(slot).or_default();
+        if !before.is_multiple_of(self.block)
+            && let Some(last) = blocks.last_mut()
+            && Arc::strong_count(last) > 1
+        {
+            *last = Arc::new(());
+        }
+        blocks.resize_with(tokens.div_ceil(self.block), || Arc::new(()));
+    }
+
+    fn note_kept(&self) {
+        self.probe.counts.kept.store(self.kept.len(), SeqCst);
+        self.probe.counts.blocks.store(if self.block == 0 { 0 } else { self.holders().len() }, SeqCst);
+    }
+
     fn used(&self) -> usize {
+        if self.block > 0 {
+            return self.holders().len() * self.block;
+        }
         self.sequences.values().map(|tokens| tokens.len().next_multiple_of(self.budget.page)).sum()
     }
 }
@@ -277,6 +344,81 @@ impl StepModel for ScriptedModel {
         self.runs_ahead
     }
 
+    fn block_tokens(&self) -> usize {
+        self.block
+    }
+
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock, StepModelError> {
+        let end = start + tokens;
+        let fault = || StepModelError::Compute(format!("slot {} has no block {start}..{end}", slot.0));
+        if !start.is_multiple_of(self.block) || !(1..=self.block).contains(&tokens) {
+            return Err(fault());
+        }
+        let held = self.sequences.get(&slot).and_then(|held| held.get(..end)).ok_or_else(fault)?;
+        let memory = self.memory.get(&slot).and_then(|blocks| blocks.get(start / self.block)).ok_or_else(fault)?;
+        let kept = KeptBlock(self.next_kept);
+        self.next_kept += 1;
+        self.kept.insert(kept, Kept { tokens: held.to_vec(), memory: Arc::clone(memory) });
+        self.note_kept();
+        Ok(kept)
+    }
+
+    #[allow(clippy::panic, reason = "a block that is released twice is what tests look for")]
+    fn release(&mut self, kept: KeptBlock) {
+        assert!(self.kept.remove(&kept).is_some(), "{kept:?} is not kept");
+        self.note_kept();
+    }
+
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize {
+        tokens.min(blocks.len() * self.block)
+    }
+
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<(), StepModelError> {
+        let fault = |reason: &str| StepModelError::Compute(format!("slot {}: {reason}", slot.0));
+        if self.sequences.get(&slot).is_none_or(|held| !held.is_empty()) || tokens.div_ceil(self.block) != blocks.len() {
+            return Err(fault("is not an empty sequence for so many blocks"));
+        }
+        let mut held: Vec<u32> = Vec::new();
+        let mut memory = Vec::new();
+        for kept in blocks {
+            let kept = self.kept.get(kept).ok_or_else(|| fault("unknown block"))?;
+            // A block of another history must never be taken for one of this.
+            let start = memory.len() * self.block;
+            if held.len() != start || kept.tokens.get(..start) != Some(&held) {
+                return Err(fault("a block that does not follow the one before"));
+            }
+            held.clone_from(&kept.tokens);
+            memory.push(Arc::clone(&kept.memory));
+        }
+        if tokens > held.len() {
+            return Err(fault("a block has not as many tokens"));
+        }
+        held.truncate(tokens);
+        self.sequences.insert(slot, held);
+        self.memory.insert(slot, memory);
+        Ok(())
+    }
+
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize {
+        if self.block == 0 || self.budget.capacity == usize::MAX {
+            return 0;
+        }
+        let holders = self.holders();
+        let wanted = |&(slot, tokens): &(Slot, usize)| {
+            let held = self.sequences.get(&slot).map_or(0, Vec::len);
+            let blocks = self.memory.get(&slot).map_or(&[][..], Vec::as_slice);
+            let is_shared = |memory: &Arc<()>| holders.get(&Arc::as_ptr(memory)).is_some_and(|&count| count > 1);
+            let copies = !held.is_multiple_of(self.block) && blocks.last().is_some_and(is_shared);
+            (held + tokens).div_ceil(self.block) - blocks.len() + usize::from(copies)
+        };
+        let wanted: usize = rows.iter().map(wanted).sum();
+        (holders.len() + wanted).saturating_sub(self.budget.capacity / self.block)
+    }
+
+    fn kept_bytes(&self, tokens: usize) -> usize {
+        tokens * 8
+    }
+
     fn open(&mut self) -> Result<Slot, StepModelError> {
         let slot = Slot(self.next_slot);
         self.next_slot += 1;
@@ -288,7 +430,9 @@ impl StepModel for ScriptedModel {
 
     fn close(&mut self, slot: Slot) {
         self.sequences.remove(&slot);
+        self.memory.remove(&slot);
         self.chosen.remove(&slot);
+        self.note_kept();
         self.probe.counts.open.store(self.sequences.len(), SeqCst);
     }
 
@@ -327,7 +471,12 @@ impl StepModel for ScriptedModel {
                 let message = format!("{} tokens do not follow {}", tokens.len(), sequence.len());
                 return Err(StepModelError::Compute(message));
             }
+            let before = sequence.len();
             sequence.extend_from_slice(tokens);
+            let now = sequence.len();
+            if self.block > 0 {
+                self.grow(row.slot, before, now);
+            }
             self.probe.counts.tokens.fetch_add(tokens.len(), SeqCst);
         }
         let used = self.used();
