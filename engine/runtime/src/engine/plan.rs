@@ -11,15 +11,15 @@ use crate::KvBudget;
 /// What planning needs to know of a running request. They are given oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct View {
-    /// Tokens in the KV store; of a request that has not started, those that are kept and need not be processed.
+    /// Tokens in the KV store.
     pub(super) held: usize,
-    /// How many of them are counted with an older request already, because both share their memory.
+    /// Tokens of a request that has not started which are kept and will be held at once when it starts.
+    pub(super) kept: usize,
+    /// How many of both are counted with an older request already, because both share their memory.
     pub(super) shared: usize,
     /// Tokens that can be processed now but are not there yet: a prompt's rest, or the one generated last. 0 while the
     /// request waits for a step in work.
     pub(super) pending: usize,
-    /// Whether it has a place in the KV store.
-    pub(super) is_started: bool,
     /// Whether the others go first.
     pub(super) yields: bool,
 }
@@ -27,7 +27,7 @@ pub(super) struct View {
 impl View {
     /// Whether somebody is being told an answer and waits for its next token.
     fn is_streaming(&self) -> bool {
-        self.is_started && self.held > 0 && self.pending == 1
+        self.held > 0 && self.pending == 1
     }
 }
 
@@ -80,12 +80,12 @@ pub(super) fn plan_step(sequences: &[View], limits: &Limits, costs: &CostModel) 
     let mut load = StepLoad::default();
     let mut is_streaming = false;
     for &sequence in &started {
-        let View { held, pending, yields, .. } = sequences[sequence];
+        let View { held, kept, pending, yields, .. } = sequences[sequence];
         if pending > 1 {
             let rest = if limits.splits_last_token { pending - 1 } else { pending };
             prompts.push(Prompt { sequence, rest, yields });
         } else {
-            load.add(held, pending);
+            load.add(held + kept, pending);
             is_streaming |= sequences[sequence].is_streaming();
         }
     }
@@ -119,7 +119,8 @@ fn bounded_parts(
     let fits = |parts: &[usize]| {
         let mut load = load;
         for (prompt, &tokens) in prompts.iter().zip(parts) {
-            load.add(sequences[prompt.sequence].held, tokens);
+            let View { held, kept, .. } = sequences[prompt.sequence];
+            load.add(held + kept, tokens);
         }
         costs.predict(&load) <= aim
     };
@@ -137,7 +138,7 @@ fn bounded_parts(
 
 /// Which requests take part, oldest first, and which are set back.
 fn started(sequences: &[View], budget: KvBudget) -> (Vec<usize>, Vec<usize>) {
-    let mut started: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].is_started).collect();
+    let mut started: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].held > 0).collect();
     let mut set_back = Vec::new();
     let committed = |started: &[usize]| {
         let mut committed = Committed::new(budget);
@@ -152,7 +153,7 @@ fn started(sequences: &[View], budget: KvBudget) -> (Vec<usize>, Vec<usize>) {
         return (started, set_back);
     }
     let mut committed = committed(&started);
-    let mut waiting: Vec<usize> = (0..sequences.len()).filter(|&index| !sequences[index].is_started).collect();
+    let mut waiting: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].held == 0).collect();
     waiting.sort_by_key(|&index| sequences[index].yields);
     for index in waiting {
         let view = &sequences[index];
@@ -186,7 +187,7 @@ impl Committed {
     }
 
     fn add(&mut self, view: &View) {
-        let tokens = round_up(view.held.saturating_add(view.pending), self.budget.page);
+        let tokens = round_up(view.held.saturating_add(view.kept).saturating_add(view.pending), self.budget.page);
         self.requests += 1;
         self.longest = self.longest.max(tokens);
         self.sum = self.sum.saturating_add(tokens.saturating_sub(view.shared));

@@ -115,8 +115,8 @@ impl Sequence {
 
     pub(super) fn view(&self, now: Instant) -> View {
         let is_started = self.slot.is_some();
-        let held = if is_started { self.held } else { self.found.prefix.tokens };
-        let known = self.history.len();
+        let kept = if is_started { 0 } else { self.found.prefix.tokens };
+        let (known, held) = (self.history.len(), self.held + kept);
         // The token that follows may have been chosen without being known; it is worth a step unless it is the last.
         let unseen = (known + self.awaited).saturating_sub(held);
         let pending = match known.checked_sub(held).filter(|known| *known > 0) {
@@ -130,7 +130,7 @@ impl Sequence {
         } else {
             lets_others_start(self.priority, now.saturating_duration_since(self.submitted))
         };
-        View { held, shared: 0, pending, is_started, yields }
+        View { held: self.held, kept, shared: 0, pending, yields }
     }
 
     /// How many known tokens are not in the KV store.

@@ -231,7 +231,7 @@ impl<M: StepModel> Worker<M> {
                 break rows;
             }
             // The store has less room than it seemed: somebody is set back for it.
-            let room = self.views.iter().filter(|view| view.is_started).map(|view| view.held + view.pending).sum();
+            let room = self.views.iter().map(|view| view.held + view.kept + view.pending).sum();
             let capacity = limits.budget.capacity.min(room);
             limits.budget.capacity = capacity.saturating_sub(lacking * self.cache.block());
         };
