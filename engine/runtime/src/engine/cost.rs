@@ -105,12 +105,12 @@ impl CostModel {
             self.coefficients = guess;
         }
         for _ in 0..SWEEPS {
-            for index in 0..FEATURES {
+            for (index, guess) in guess.into_iter().enumerate() {
                 let others: f64 = (0..FEATURES)
                     .filter(|&other| other != index)
                     .map(|other| self.products[index][other] * self.coefficients[other])
                     .sum();
-                let numerator = self.targets[index] - others + DOUBT * guess[index];
+                let numerator = self.targets[index] - others + DOUBT * guess;
                 self.coefficients[index] = (numerator / (self.products[index][index] + DOUBT)).max(0.0);
             }
         }

@@ -163,7 +163,7 @@ fn ask_to_end(child: &Child) {
     use rustix::process::{Pid, Signal, kill_process};
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         // A process that is gone needs no signal.
-        drop(kill_process(pid, Signal::TERM));
+        let _ = kill_process(pid, Signal::TERM);
     }
 }
 

@@ -16,7 +16,7 @@ const STYLE: &str = include_str!("report.css");
 pub(crate) fn page(record: &Record, lines: &[Line], alike: Alike, raw_sha256: &str) -> String {
     let mut html = String::new();
     // Writing to a text cannot fail.
-    drop(write_page(&mut html, record, lines, alike, raw_sha256));
+    let _ = write_page(&mut html, record, lines, alike, raw_sha256);
     html
 }
 

@@ -89,7 +89,7 @@ impl<'a> Questions<'a> {
     /// A prompt of about `length` tokens that nobody has seen.
     pub(crate) fn long(&self, group: &str, index: usize, length: usize, tokens: usize) -> Value {
         let question = "What was weighed twice? Answer and explain at length.";
-        body(&self.document(&self.nonce(group, index), length, question), tokens)
+        body(&document(&self.nonce(group, index), length, question), tokens)
     }
 
     /// A question after a document that all questions of the group share.
@@ -97,18 +97,19 @@ impl<'a> Questions<'a> {
         let questions =
             ["What was weighed twice?", "Who wrote the numbers down?", "Where did the rest go?", "What began?"];
         let question = format!("{} Answer and explain at length.", questions[index % questions.len()]);
-        body(&self.document(&self.nonce(group, 0), length, &question), tokens)
+        body(&document(&self.nonce(group, 0), length, &question), tokens)
     }
+}
 
-    fn document(&self, nonce: &str, length: usize, question: &str) -> String {
-        let characters = (length as f64 * CHARACTERS_PER_TOKEN) as usize;
-        let mut text = format!("Document {nonce}. ");
-        while text.len() + FILLER.len() + question.len() <= characters {
-            text.push_str(FILLER);
-        }
-        text.push_str(question);
-        text
+/// Prose of about `length` tokens that begins with its own word and ends with a question.
+fn document(nonce: &str, length: usize, question: &str) -> String {
+    let characters = (length as f64 * CHARACTERS_PER_TOKEN) as usize;
+    let mut text = format!("Document {nonce}. ");
+    while text.len() + FILLER.len() + question.len() <= characters {
+        text.push_str(FILLER);
     }
+    text.push_str(question);
+    text
 }
 
 /// A greedy, streamed chat request. `ignore_eos` is understood by llama.cpp's server, vLLM and Linnet; where it is not, an
