@@ -1,8 +1,8 @@
 //! A language model on a backend, driven as a [`StepModel`].
 
 use crate::{
-    Draw, KeptBlock, KvBlock, KvBudget, Namespace, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow,
-    fingerprint::fingerprint,
+    Draw, KeptBlock, KvBlock, KvBudget, Namespace, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError,
+    StepRow, fingerprint::fingerprint,
 };
 use linnet_compute::{Backend, ComputeError, KvLayout, KvStore, Outputs, Row};
 use linnet_models::{LanguageModel, ModelError};

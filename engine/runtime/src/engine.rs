@@ -50,7 +50,13 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None, max_stall: Duration::from_millis(200), prefix_cache_bytes: 2 << 30 }
+        Self {
+            max_concurrent: 8,
+            queue_limit: 64,
+            default_max_tokens: None,
+            max_stall: Duration::from_millis(200),
+            prefix_cache_bytes: 2 << 30,
+        }
     }
 }
 

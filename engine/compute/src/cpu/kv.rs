@@ -6,8 +6,8 @@ mod kept;
 
 use self::kept::Holders;
 use crate::{
-    ComputeError, Dtype, KeptBlock, KvBlock, KvData, KvFormat, KvLayout, KvStore, KvUsage, LayerBlock, LayerKv, Outputs, Result,
-    Row, Slot,
+    ComputeError, Dtype, KeptBlock, KvBlock, KvData, KvFormat, KvLayout, KvStore, KvUsage, LayerBlock, LayerKv,
+    Outputs, Result, Row, Slot,
 };
 use linnet_kernels::{PAGE_TOKENS, PageGeometry};
 use std::{collections::BTreeMap, ops::Range};

@@ -166,7 +166,11 @@ impl Cache {
             return;
         }
         let counts = &mut self.counts;
-        if found > 0 { counts.hits += 1 } else { counts.misses += 1 }
+        if found > 0 {
+            counts.hits += 1
+        } else {
+            counts.misses += 1
+        }
         counts.hit_tokens += found as u64;
         match session {
             Some(true) => counts.session_hits += 1,

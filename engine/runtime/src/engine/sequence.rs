@@ -6,7 +6,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{cache::Path, inbox::Submission, output::Output, plan::View};
 use crate::{
-    EngineText, FinishReason, GenerationEvent, PrefixMatch, Priority, RowOutput, RowTokens, Slot, StepModelError, Usage,
+    EngineText, FinishReason, GenerationEvent, PrefixMatch, Priority, RowOutput, RowTokens, Slot, StepModelError,
+    Usage,
     samplers::{Chosen, Sampler, Scratch},
 };
 

@@ -4,6 +4,7 @@ mod ahead;
 mod complaints;
 mod faults;
 mod lifetime;
+mod prefixes;
 mod results;
 mod sharing;
 

@@ -21,7 +21,8 @@ use super::{
     sequence::{Found, Progress, Sequence},
 };
 use crate::{
-    CacheFlush, CacheStatus, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    CacheFlush, CacheStatus, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError,
+    StepRow,
     samplers::{Chosen, Scratch},
 };
 
@@ -140,12 +141,12 @@ impl<M: StepModel> Worker<M> {
                 Command::CloseSession(name, answer) => {
                     let was_known = self.cache.close_session(&name);
                     self.publish_cache_status();
-                    drop(answer.send(was_known));
+                    let _ = answer.send(was_known);
                 }
                 Command::Clear(answer) => {
                     self.cache.clear(&mut self.model);
                     self.publish_cache_status();
-                    drop(answer.send(()));
+                    let _ = answer.send(());
                 }
             }
         }
@@ -434,23 +435,23 @@ impl<M: StepModel> Worker<M> {
         let splits_last_token = self.model.splits_last_token();
         let mut rows = rows;
         rows.retain_mut(|row| {
-                if self.sequences[row.sequence].slot.is_some() {
-                    return true;
+            if self.sequences[row.sequence].slot.is_some() {
+                return true;
+            }
+            match self.open(row.sequence) {
+                Ok(()) => {
+                    let rest = self.sequences[row.sequence].rest();
+                    let most = if splits_last_token && rest > 1 { rest - 1 } else { rest };
+                    row.tokens = row.tokens.min(most);
+                    row.wants_logits = row.tokens == rest;
+                    true
                 }
-                match self.open(row.sequence) {
-                    Ok(()) => {
-                        let rest = self.sequences[row.sequence].rest();
-                        let most = if splits_last_token && rest > 1 { rest - 1 } else { rest };
-                        row.tokens = row.tokens.min(most);
-                        row.wants_logits = row.tokens == rest;
-                        true
-                    }
-                    Err(error) => {
-                        ended.push((row.sequence, GenerationEvent::Failed(error)));
-                        false
-                    }
+                Err(error) => {
+                    ended.push((row.sequence, GenerationEvent::Failed(error)));
+                    false
                 }
-            });
+            }
+        });
         (rows, ended)
     }
 
@@ -562,6 +563,7 @@ impl<M: StepModel> Worker<M> {
         }
         let active = self.sequences.len();
         self.inbox.update(|status| status.active = active);
+        self.publish_cache_status();
         sequence
     }
 

@@ -183,7 +183,8 @@ impl<P: Copy> PrefixTree<P> {
     /// Whether a child of `parent` begins with these tokens, or is them.
     #[must_use]
     pub fn covers(&self, parent: Node, tokens: &[u32]) -> Option<Node> {
-        let does = |child: &Node| self.entry(*child).is_some_and(|entry| !entry.is_dead && entry.tokens.starts_with(tokens));
+        let does =
+            |child: &Node| self.entry(*child).is_some_and(|entry| !entry.is_dead && entry.tokens.starts_with(tokens));
         self.entry(parent)?.children.iter().copied().find(does)
     }
 
@@ -285,10 +286,13 @@ impl<P: Copy> PrefixTree<P> {
         let mut index = 0;
         while let Some(&node) = all.get(index) {
             index += 1;
-            all.extend(self.with(node, |entry| {
-                entry.is_dead = entry.parent.is_some();
-                entry.children.clone()
-            }).unwrap_or_default());
+            all.extend(
+                self.with(node, |entry| {
+                    entry.is_dead = entry.parent.is_some();
+                    entry.children.clone()
+                })
+                .unwrap_or_default(),
+            );
         }
         self.version += 1;
         all.iter().rev().flat_map(|&node| self.bury(node)).collect()
@@ -298,9 +302,9 @@ impl<P: Copy> PrefixTree<P> {
     fn bury(&mut self, node: Node) -> Vec<P> {
         let mut gone = Vec::new();
         let mut next = Some(node);
-        while let Some(node) = next.filter(|&node| {
-            self.entry(node).is_some_and(|entry| entry.is_dead && entry.is_evictable())
-        }) {
+        while let Some(node) =
+            next.filter(|&node| self.entry(node).is_some_and(|entry| entry.is_dead && entry.is_evictable()))
+        {
             next = self.entry(node).and_then(|entry| entry.parent);
             gone.extend(self.remove(node));
         }
@@ -483,3 +487,6 @@ pub struct Evicted<P> {
     /// Its bytes.
     pub bytes: usize,
 }
+
+#[cfg(test)]
+mod tests;

@@ -375,7 +375,8 @@ impl StepModel for ScriptedModel {
 
     fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<(), StepModelError> {
         let fault = |reason: &str| StepModelError::Compute(format!("slot {}: {reason}", slot.0));
-        if self.sequences.get(&slot).is_none_or(|held| !held.is_empty()) || tokens.div_ceil(self.block) != blocks.len() {
+        if self.sequences.get(&slot).is_none_or(|held| !held.is_empty()) || tokens.div_ceil(self.block) != blocks.len()
+        {
             return Err(fault("is not an empty sequence for so many blocks"));
         }
         let mut held: Vec<u32> = Vec::new();

@@ -104,8 +104,11 @@ impl CpuKv {
     }
 
     pub(super) fn format_name(&self) -> String {
-        let layers: Vec<String> =
-            self.layers.iter().map(|layer| format!("{}x{}", layer.geometry.kv_heads, layer.geometry.head_dim)).collect();
+        let layers: Vec<String> = self
+            .layers
+            .iter()
+            .map(|layer| format!("{}x{}", layer.geometry.kv_heads, layer.geometry.head_dim))
+            .collect();
         format!("cpu pages of {PAGE_TOKENS} f16 {}", layers.join(","))
     }
 
@@ -173,9 +176,9 @@ impl CpuKv {
     }
 
     fn kept_number(&self, kept: KeptBlock) -> Result<usize> {
-        let number = usize::try_from(kept.0).ok().filter(|&number| {
-            self.holders.get(number).is_some_and(|holders| holders.kept > 0)
-        });
+        let number = usize::try_from(kept.0)
+            .ok()
+            .filter(|&number| self.holders.get(number).is_some_and(|holders| holders.kept > 0));
         number.ok_or(ComputeError::UnknownBlock { kept: kept.0 })
     }
 
@@ -208,3 +211,6 @@ fn is_block(start: usize, tokens: usize) -> bool {
 fn no_block(start: usize, tokens: usize) -> String {
     format!("{tokens} tokens from {start} on are no block of {PAGE_TOKENS}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -162,9 +162,12 @@ pub(super) fn adoptable(kv: &MlxKv, blocks: &[KeptBlock], tokens: usize) -> usiz
     }
     let mut tokens = tokens.min(known.last().map_or(0, |block| block.start + block.tokens));
     while tokens > 0 {
-        let missing = kv.shape.windows.iter().enumerate().any(|(number, &window)| {
-            !has_window(&kv.shape, number, &known, tokens.saturating_sub(window), tokens)
-        });
+        let missing = kv
+            .shape
+            .windows
+            .iter()
+            .enumerate()
+            .any(|(number, &window)| !has_window(&kv.shape, number, &known, tokens.saturating_sub(window), tokens));
         if !missing {
             break;
         }
