@@ -66,8 +66,8 @@ fn two_equal_prompts_that_come_together_are_processed_once() {
         let streams: Vec<Generation> = (0..4).map(|_| engine.submit(limited(&prompt, 3)).unwrap()).collect();
         let answers: Vec<Answer> = streams.into_iter().map(read).collect();
         let cached: usize = answers.iter().map(|answer| answer.usage().cached_tokens).sum();
-        // Whole blocks are shared while the prompt is read; what is left of the last one is processed by each.
-        assert_eq!(cached, 3 * 192, "runs ahead: {runs_ahead}");
+        // Whole blocks are shared while the prompt is read; what is left of the last one may be processed by each.
+        assert!(cached >= 3 * 192, "{cached}, runs ahead: {runs_ahead}");
         for answer in &answers {
             assert_eq!(answer.tokens, alone(limited(&prompt, 3)));
         }
