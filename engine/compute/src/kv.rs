@@ -117,11 +117,11 @@ pub trait KvStore {
     /// What the contents of kept blocks depend on beside the model: equal for stores that can use each other's.
     fn kept_format(&self) -> String;
 
-    /// The first `tokens` tokens of a kept block on the host, for a disk.
+    /// Tokens `range` of a sequence, with which a kept block begins, on the host, for a disk.
     ///
     /// # Errors
-    /// When the block is unknown or the backend fails.
-    fn read_kept(&mut self, kept: KeptBlock, tokens: usize) -> Result<KvBlock>;
+    /// When the block is unknown or has fewer tokens, or the backend fails.
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock>;
 
     /// Makes a kept block out of what [`KvStore::read_kept`] gave, of a store of the same [`KvStore::kept_format`].
     ///

@@ -241,8 +241,8 @@ impl<B: Backend> StepModel for BackendModel<B> {
         self.kv.kept_bytes(tokens)
     }
 
-    fn read_kept(&mut self, kept: KeptBlock, tokens: usize) -> Result<KvBlock, StepModelError> {
-        self.kv.read_kept(kept, tokens).map_err(compute_error)
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock, StepModelError> {
+        self.kv.read_kept(kept, range).map_err(compute_error)
     }
 
     fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock, StepModelError> {

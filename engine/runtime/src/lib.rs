@@ -15,6 +15,7 @@ mod load;
 mod prefix;
 mod request;
 mod samplers;
+pub mod ssd;
 mod step_model;
 mod stop;
 mod submit_error;

@@ -4,6 +4,7 @@
 pub use linnet_compute::{Draw, KeptBlock, KvBlock, Slot};
 
 use crate::prefix::Namespace;
+use std::ops::Range;
 
 /// One sequence's share of a step: its next tokens, which follow what the slot already holds.
 #[derive(Debug, Clone)]
@@ -142,11 +143,11 @@ pub trait StepModel {
         0
     }
 
-    /// The first `tokens` tokens of a kept block on the host.
+    /// Tokens `range` of a sequence, which a kept block holds, on the host.
     ///
     /// # Errors
     /// When the block is unknown, cannot be read, or the model keeps nothing.
-    fn read_kept(&mut self, _kept: KeptBlock, _tokens: usize) -> Result<KvBlock, StepModelError> {
+    fn read_kept(&mut self, _kept: KeptBlock, _range: Range<usize>) -> Result<KvBlock, StepModelError> {
         Err(keeps_nothing())
     }
 

@@ -356,8 +356,8 @@ impl KvStore for CpuKv {
         self.format_name()
     }
 
-    fn read_kept(&mut self, kept: KeptBlock, tokens: usize) -> Result<KvBlock> {
-        self.read_block(kept, tokens)
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock> {
+        self.read_block(kept, range.start, range.len())
     }
 
     fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock> {

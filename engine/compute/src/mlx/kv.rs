@@ -446,8 +446,8 @@ impl KvStore for MlxKv {
         kept::format(&self.shape)
     }
 
-    fn read_kept(&mut self, kept: KeptBlock, tokens: usize) -> Result<KvBlock> {
-        kept::read(self, kept, tokens)
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock> {
+        kept::read(self, kept, range)
     }
 
     fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock> {

@@ -3,12 +3,21 @@
 //! [`PrefixTree`] decides what is kept; the model keeps it. A fault of either costs time, never an answer: a block that
 //! cannot be kept or adopted is computed again.
 
+mod disk;
+
+pub(super) use disk::{Restore, Restored};
+
+use self::disk::Disk;
 use super::worker::panicked;
 use crate::{
     EngineOptions, KeptBlock, RamCacheStatus, Slot, StepModel, StepModelError,
     prefix::{Eviction, Node, PrefixMatch, PrefixTree, Sessions},
+    ssd::SsdTier,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 /// What an engine keeps.
 pub(super) struct Cache {
@@ -16,6 +25,7 @@ pub(super) struct Cache {
     root: Node,
     sessions: Sessions,
     max_bytes: usize,
+    disk: Option<Disk>,
     counts: Counts,
 }
 
@@ -64,12 +74,13 @@ impl Path {
 }
 
 impl Cache {
-    pub(super) fn new<M: StepModel>(model: &M, options: &EngineOptions) -> Self {
+    pub(super) fn new<M: StepModel>(model: &M, options: &EngineOptions, disk: Option<Arc<SsdTier>>) -> Self {
         let block = model.block_tokens();
         let max_bytes = if block == 0 { 0 } else { options.prefix_cache_bytes };
         let mut tree = PrefixTree::new(block, Eviction::default());
         let root = tree.root(&model.namespace());
-        Self { tree, root, sessions: Sessions::default(), max_bytes, counts: Counts::default() }
+        let disk = disk.filter(|_| max_bytes > 0).map(Disk::new);
+        Self { tree, root, sessions: Sessions::default(), max_bytes, disk, counts: Counts::default() }
     }
 
     /// Whether anything is ever kept.
@@ -216,13 +227,23 @@ impl Cache {
                 return None;
             }
         };
+        let node = self.insert(model, parent, tokens, kept);
+        if tokens.len() == self.tree.block()
+            && let (Some(disk), Some(key)) = (&mut self.disk, self.tree.key(node))
+        {
+            disk.push(node, key);
+        }
+        Some(node)
+    }
+
+    fn insert<M: StepModel>(&mut self, model: &mut M, parent: Node, tokens: &[u32], kept: KeptBlock) -> Node {
         let (node, superfluous) = self.tree.insert(parent, tokens, kept, model.kept_bytes(tokens.len()));
         if let Some((old, kept)) = superfluous {
             // What pointed to the part points to the whole.
             self.sessions.move_on(old, Some(node));
             release(model, kept);
         }
-        Some(node)
+        node
     }
 
     /// Publishes all that a sequence holds, its last part of a block included, and notes where its session stands.
@@ -253,6 +274,7 @@ impl Cache {
             for (node, change) in self.sessions.set(name, end) {
                 self.tree.count_sessions(node, change);
             }
+            self.note_session(name, path);
         }
     }
 
@@ -298,6 +320,7 @@ impl Cache {
     }
 
     fn evict<M: StepModel>(&mut self, model: &mut M) -> bool {
+        self.rescue(model);
         let Some(evicted) = self.tree.evict() else { return false };
         self.counts.evictions += 1;
         let moved = self.sessions.move_on(evicted.node, evicted.parent);
@@ -313,7 +336,10 @@ impl Cache {
     /// Gives up all that nobody uses, and all session names.
     pub(super) fn clear<M: StepModel>(&mut self, model: &mut M) {
         self.sessions.clear();
+        // What is given up on purpose need not be written first.
+        let disk = self.disk.take();
         while self.evict(model) {}
+        self.disk = disk;
     }
 
     /// Forgets a session's name. Returns whether it was known.
@@ -322,7 +348,8 @@ impl Cache {
         if let Some(node) = node {
             self.tree.count_sessions(node, -1);
         }
-        node.is_some()
+        let was_on_disk = self.forget_session(name);
+        node.is_some() || was_on_disk
     }
 
     pub(super) fn sessions(&self) -> usize {

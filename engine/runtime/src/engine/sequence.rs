@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{cache::Path, inbox::Submission, output::Output, plan::View};
+use super::{cache::{Path, Restore}, inbox::Submission, output::Output, plan::View};
 use crate::{
     EngineText, FinishReason, GenerationEvent, PrefixMatch, Priority, RowOutput, RowTokens, Slot, StepModelError,
     Usage,
@@ -43,6 +43,8 @@ pub(super) struct Sequence {
     pub(super) path: Path,
     /// What the prefix cache has of a request that has not started.
     found: Found,
+    /// Blocks that are on their way from the disk, once that was asked.
+    pub(super) restore: Option<Restoring>,
     /// Prompt tokens that did not have to be processed, once it has started.
     cached: Option<usize>,
     pub(super) session: Option<String>,
@@ -70,6 +72,17 @@ pub(super) struct Found {
     pub(super) version: Option<u64>,
 }
 
+/// Where a request's look-up on the disk stands.
+#[derive(Debug)]
+pub(super) enum Restoring {
+    /// The request waits for blocks.
+    Pending(Restore),
+    /// What could be had is in memory, and held until the request starts.
+    Ready(Restore),
+    /// There was nothing, or it is no longer needed.
+    Over,
+}
+
 /// Whether a request goes on after a step.
 #[derive(Debug)]
 pub(super) enum Progress {
@@ -95,6 +108,7 @@ impl Sequence {
             through: 0,
             path: Path::default(),
             found: Found::default(),
+            restore: None,
             cached: None,
             session: request.session,
             prompt_tokens: request.prompt.len(),

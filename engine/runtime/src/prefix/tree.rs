@@ -323,6 +323,18 @@ impl<P: Copy> PrefixTree<P> {
         }
     }
 
+    /// Whether a block is in use.
+    #[must_use]
+    pub fn is_pinned(&self, node: Node) -> bool {
+        self.entry(node).is_some_and(|entry| entry.pins > 0)
+    }
+
+    /// The block that is given up next.
+    #[must_use]
+    pub fn next_evicted(&self) -> Option<Node> {
+        self.evictable.first().map(|&(_, node)| node)
+    }
+
     /// Whether there is a block in this place.
     #[must_use]
     pub fn is_block(&self, node: Node) -> bool {

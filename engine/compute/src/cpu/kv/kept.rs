@@ -112,9 +112,9 @@ impl CpuKv {
         format!("cpu pages of {PAGE_TOKENS} f16 {}", layers.join(","))
     }
 
-    pub(super) fn read_block(&self, kept: KeptBlock, tokens: usize) -> Result<KvBlock> {
+    pub(super) fn read_block(&self, kept: KeptBlock, start: usize, tokens: usize) -> Result<KvBlock> {
         let number = self.kept_number(kept)?;
-        let Some(block) = self.blocks[number].as_deref().filter(|_| is_block(0, tokens)) else {
+        let Some(block) = self.blocks[number].as_deref().filter(|_| is_block(start, tokens)) else {
             return Err(ComputeError::UnknownBlock { kept: kept.0 });
         };
         let layer = |place: &LayerPlace| {
@@ -133,10 +133,9 @@ impl CpuKv {
             let data = |part| KvData { format, heads: kv_heads, tokens, head_dim, parts: vec![part] };
             (data(keys), data(values))
         };
-        // Where the block begins is whoever keeps it to know.
         let layers = self.layers.iter().map(layer);
-        let layers = layers.map(|(keys, values)| LayerBlock { first: 0, keys, values }).collect();
-        Ok(KvBlock { start: 0, tokens, layers })
+        let layers = layers.map(|(keys, values)| LayerBlock { first: start, keys, values }).collect();
+        Ok(KvBlock { start, tokens, layers })
     }
 
     pub(super) fn write_block(&mut self, from: &KvBlock) -> Result<KeptBlock> {

@@ -15,7 +15,7 @@ use crate::{
     mlx::graph::{Graph, Result as GraphResult, data},
 };
 use mlx_rs::Array;
-use std::{collections::BTreeMap, rc::Rc};
+use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
 /// The kept blocks of a store.
 #[derive(Debug, Default)]
@@ -323,9 +323,13 @@ pub(super) fn lacking(kv: &MlxKv, wanted: &[(Slot, usize)]) -> usize {
     missing.div_ceil((GROWTH * kv.bytes_per_token()).max(1)).min(kv.kept.owned())
 }
 
-pub(super) fn read(kv: &mut MlxKv, kept: KeptBlock, tokens: usize) -> Result<KvBlock> {
+pub(super) fn read(kv: &mut MlxKv, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock> {
     let block = kv.kept.get(kept)?;
-    let (start, tokens) = (block.start, tokens.min(block.tokens));
+    let (start, tokens) = (range.start, range.len());
+    if block.start != start || tokens > block.tokens {
+        let detail = format!("tokens {range:?} of a block of {} from {} on", block.tokens, block.start);
+        return Err(ComputeError::Shape { operation: "read_kept", detail });
+    }
     let mut layers = match &block.place {
         Place::Own(layers) => layers.clone(),
         Place::Sequence(slot) => {

@@ -73,7 +73,7 @@ fn an_adopted_beginning_is_shared_until_somebody_writes() {
         held(&mut kv, second)[PAGE_TOKENS + 4..],
         [PAGE_TOKENS as u16 + 4, PAGE_TOKENS as u16 + 5, 900, 901, 902]
     );
-    assert_eq!(numbers(&kv.read_kept(kept[1], 10).unwrap()), tokens[PAGE_TOKENS..], "what is kept was not written to");
+    assert_eq!(numbers(&kv.read_kept(kept[1], PAGE_TOKENS..PAGE_TOKENS + 10).unwrap()), tokens[PAGE_TOKENS..], "what is kept was not written to");
     for kept in kept {
         kv.release(kept);
     }
@@ -112,10 +112,10 @@ fn what_is_no_block_is_refused() {
     assert!(kv.adopt(slot, &[kept], 4).is_err(), "not an empty sequence");
     let other = kv.open();
     assert!(kv.adopt(other, &[kept], PAGE_TOKENS + 1).is_err());
-    let block = kv.read_kept(kept, PAGE_TOKENS).unwrap();
+    let block = kv.read_kept(kept, 0..PAGE_TOKENS).unwrap();
     kv.release(kept);
     assert!(matches!(kv.adopt(other, &[kept], 4), Err(ComputeError::UnknownBlock { .. })));
-    assert!(kv.read_kept(kept, 4).is_err());
+    assert!(kv.read_kept(kept, 0..4).is_err());
     assert!(kv.write_kept(&KvBlock { start: 3, ..block.clone() }).is_err());
     assert!(kv.write_kept(&KvBlock { tokens: 3, ..block }).is_err());
     kv.release(kept);
@@ -174,12 +174,12 @@ fn random_sharing_never_shows_one_sequence_what_another_wrote() {
                     let (blocks, tokens) = chains.swap_remove(random.random_range(0..chains.len()));
                     for (number, kept) in blocks.into_iter().enumerate() {
                         let own = &tokens[number * PAGE_TOKENS..tokens.len().min((number + 1) * PAGE_TOKENS)];
-                        let block = kv.read_kept(kept, own.len()).unwrap();
+                        let block = kv.read_kept(kept, 0..own.len()).unwrap();
                         assert_eq!(numbers(&block), own);
                         kv.release(kept);
                         // What was written out and read back is the same.
                         if let Ok(back) = kv.write_kept(&block) {
-                            assert_eq!(kv.read_kept(back, own.len()).unwrap(), block);
+                            assert_eq!(kv.read_kept(back, 0..own.len()).unwrap(), block);
                             kv.release(back);
                         }
                     }
