@@ -1,9 +1,11 @@
 //! `linnet bench`.
 
+mod cache;
 mod local;
 mod measure;
 mod serve;
 
+pub(crate) use cache::CacheArguments;
 pub(crate) use local::LocalArguments;
 pub(crate) use serve::ServeBenchArguments;
 
@@ -16,11 +18,14 @@ pub(crate) enum BenchCommand {
     Local(LocalArguments),
     /// Measure servers side by side: first tokens, answers at once, stalls, restarts
     Serve(ServeBenchArguments),
+    /// Measure what keeping computed prompts on this disk costs
+    Cache(CacheArguments),
 }
 
 pub(crate) fn run(command: BenchCommand) -> anyhow::Result<Exit> {
     match command {
         BenchCommand::Local(arguments) => local::run(&arguments),
         BenchCommand::Serve(arguments) => serve::run(&arguments),
+        BenchCommand::Cache(arguments) => cache::run(&arguments),
     }
 }
