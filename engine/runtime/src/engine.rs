@@ -29,7 +29,9 @@ use self::{
     inbox::{Command, Inbox, Submission},
     worker::Worker,
 };
-use crate::{CacheFlush, CacheStatus, EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
+use crate::{
+    CacheFlush, CacheStatus, EngineText, GenerationRequest, StepModel, StepModelError, SubmitError, ssd::SsdTier,
+};
 
 /// How an engine shares its model among requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,20 @@ impl Engine {
         text: EngineText,
         load: impl FnOnce() -> Result<M, StepModelError> + Send + 'static,
     ) -> Result<Self, StepModelError> {
+        Self::start_with_disk(name, options, text, None, load)
+    }
+
+    /// As [`Engine::start`], with a tier on disk for what is kept of prompts and answers. Several engines may share one.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with_disk<M: StepModel + 'static>(
+        name: &str,
+        options: EngineOptions,
+        text: EngineText,
+        disk: Option<Arc<SsdTier>>,
+        load: impl FnOnce() -> Result<M, StepModelError> + Send + 'static,
+    ) -> Result<Self, StepModelError> {
         let options = EngineOptions { max_concurrent: options.max_concurrent.max(1), ..options };
         let inbox = Arc::new(Inbox::new(options.queue_limit, options.max_concurrent));
         let (report, loaded) = mpsc::sync_channel(1);
@@ -119,7 +135,7 @@ impl Engine {
                         kv_capacity: model.kv_budget().capacity,
                     };
                     if report.send(Ok(facts)).is_ok() {
-                        let worker = Worker::new(model, Arc::clone(&inbox), text, &options);
+                        let worker = Worker::new(model, Arc::clone(&inbox), text, &options, disk);
                         // Everything that can fail is caught closer by; this keeps callers from waiting for ever should
                         // the loop itself be at fault.
                         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
@@ -217,7 +233,8 @@ impl Engine {
     }
 
     /// Ends the engine and waits until its thread has freed the model. What still runs or waits fails with
-    /// [`StepModelError::EngineGone`]; later requests are refused. Blocks for at most one step of the model.
+    /// [`StepModelError::EngineGone`]; later requests are refused. What is kept of prompts and answers is written to the
+    /// disk, if there is a tier there. Blocks for one step of the model and as long as that takes, at most two minutes.
     pub fn stop(&self) {
         self.handle.inbox.stop("it was stopped");
         let thread = self.handle.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -4,7 +4,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{cache::{Path, Restore}, inbox::Submission, output::Output, plan::View};
+use super::{
+    cache::{Path, Restore},
+    inbox::Submission,
+    output::Output,
+    plan::View,
+};
 use crate::{
     EngineText, FinishReason, GenerationEvent, PrefixMatch, Priority, RowOutput, RowTokens, Slot, StepModelError,
     Usage,
@@ -243,6 +248,8 @@ impl Sequence {
         self.held = 0;
         self.through = 0;
         self.found = Found::default();
+        // What was given up in memory meanwhile may be on the disk.
+        self.restore = None;
         self.slot.take()
     }
 

@@ -8,26 +8,33 @@ use std::{
     any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, mpsc::SyncSender},
     time::{Duration, Instant},
 };
 
 use super::{
     EngineHealth,
-    cache::Cache,
+    cache::{Cache, Restored},
     cost::{CostModel, StepLoad},
     inbox::{Arrival, Command, Inbox, Places, Submission},
     plan::{Limits, PlannedRow, StepPlan, View, plan_step},
-    sequence::{Found, Progress, Sequence},
+    sequence::{Found, Progress, Restoring, Sequence},
 };
 use crate::{
     CacheFlush, CacheStatus, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError,
     StepRow,
     samplers::{Chosen, Scratch},
+    ssd::SsdTier,
 };
 
 /// How many steps may be submitted and not collected while the next one is planned.
 const AHEAD: usize = 1;
+
+/// How long a flush may take, and the one when the engine ends.
+const FLUSH_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long to wait at a time for the disk while nothing else is to be done.
+const DISK_WAIT: Duration = Duration::from_millis(20);
 
 /// A request's index and its last event.
 type Ending = (usize, GenerationEvent);
@@ -70,16 +77,25 @@ pub(super) struct Worker<M: StepModel> {
     scratch: Scratch,
     costs: CostModel,
     cache: Cache,
+    /// Who waits for a flush, and since when.
+    flushes: Vec<(SyncSender<CacheFlush>, Instant)>,
     /// When the latest step was collected.
     collected: Option<Instant>,
 }
 
 impl<M: StepModel> Worker<M> {
-    pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, options: &EngineOptions) -> Self {
-        let cache = Cache::new(&model, options);
+    pub(super) fn new(
+        model: M,
+        inbox: Arc<Inbox>,
+        text: EngineText,
+        options: &EngineOptions,
+        disk: Option<Arc<SsdTier>>,
+    ) -> Self {
+        let cache = Cache::new(&model, options, disk);
         Self {
             model,
             cache,
+            flushes: Vec::new(),
             inbox,
             text,
             max_concurrent: options.max_concurrent,
@@ -105,13 +121,15 @@ impl<M: StepModel> Worker<M> {
             if !self.is_idle() {
                 self.step();
             }
+            self.tend_disk();
             self.publish_cache_status();
         };
         let gone = GenerationEvent::Failed(StepModelError::EngineGone(reason.clone()));
         for index in (0..self.sequences.len()).rev() {
             self.end(index, gone.clone());
         }
-        let Self { model, inbox, .. } = self;
+        let Self { mut model, mut cache, inbox, .. } = self;
+        cache.flush_now(&mut model, FLUSH_LIMIT);
         // The model is freed before the engine counts as gone, so that another one finds its memory.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(model))) {
             tracing::error!(panic = panic_message(&*panic), "freeing the model panicked");
@@ -123,7 +141,7 @@ impl<M: StepModel> Worker<M> {
     fn admit(&mut self) -> Option<String> {
         while self.sequences.len() < self.max_concurrent {
             let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
-            match self.inbox.take(self.is_idle(), places) {
+            match self.inbox.take(self.is_idle() && !self.has_disk_work(), places) {
                 Arrival::Request(submission) => self.begin(submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
@@ -137,7 +155,7 @@ impl<M: StepModel> Worker<M> {
         while let Some(command) = self.inbox.take_command() {
             // Whoever asked may be gone by now.
             match command {
-                Command::Flush(answer) => drop(answer.send(self.flush())),
+                Command::Flush(answer) => self.flushes.push((answer, Instant::now())),
                 Command::CloseSession(name, answer) => {
                     let was_known = self.cache.close_session(&name);
                     self.publish_cache_status();
@@ -152,16 +170,46 @@ impl<M: StepModel> Worker<M> {
         }
     }
 
-    /// Nothing is written without a tier on disk, so that all that is kept is missing.
-    fn flush(&self) -> CacheFlush {
-        let missing_snapshots = self.cache.ram_status().entries;
-        CacheFlush { durable: missing_snapshots == 0, missing_snapshots, ..CacheFlush::default() }
+    fn has_disk_work(&self) -> bool {
+        self.cache.has_spills() || !self.flushes.is_empty()
+    }
+
+    /// Gives the disk some of what it is to keep: little beside a step, more when there is nothing else to do or somebody
+    /// waits for it.
+    fn tend_disk(&mut self) {
+        let (is_idle, is_flush) = (self.is_idle(), !self.flushes.is_empty());
+        let most = if is_idle || is_flush { 16 } else { 1 };
+        self.cache.spill(&mut self.model, most, is_flush);
+        let is_through = !self.cache.has_spills();
+        self.flushes.retain(|(answer, begun)| {
+            let is_over = is_through || begun.elapsed() > FLUSH_LIMIT;
+            if is_over {
+                self.cache.begin_flush(answer.clone(), *begun, FLUSH_LIMIT);
+            }
+            !is_over
+        });
+        if is_idle && self.cache.has_spills() {
+            self.cache.wait_for_writer(&self.model, DISK_WAIT);
+        }
+    }
+
+    /// Takes over what has come from the disk for requests that wait for it. Waits for it a little if `wait` is set.
+    fn restore(&mut self, wait: bool) {
+        let Self { model, cache, sequences, .. } = self;
+        let mut wait = if wait { DISK_WAIT } else { Duration::ZERO };
+        for sequence in sequences.iter_mut() {
+            if let Some(Restoring::Pending(mut restore)) = sequence.restore.take() {
+                let is_done = cache.take_restored(model, &mut restore, sequence.tokens(), wait) == Restored::Done;
+                sequence.restore = Some(if is_done { Restoring::Ready(restore) } else { Restoring::Pending(restore) });
+                wait = Duration::ZERO;
+            }
+        }
     }
 
     fn publish_cache_status(&self) {
         if self.cache.is_on() {
             let (ram, sessions) = (self.cache.ram_status(), self.cache.sessions());
-            self.inbox.set_cache_status(CacheStatus { ram, sessions, disk: None });
+            self.inbox.set_cache_status(CacheStatus { ram, sessions, disk: self.cache.disk_status() });
         }
     }
 
@@ -201,7 +249,13 @@ impl<M: StepModel> Worker<M> {
         while self.submitted.iter().any(|step| step.needs_choice) {
             self.collect();
         }
-        let most = if self.submit() && self.model.runs_ahead() { AHEAD } else { 0 };
+        self.restore(false);
+        let has_submitted = self.submit();
+        if !has_submitted && self.submitted.is_empty() {
+            // Only the disk can carry anybody on.
+            self.restore(true);
+        }
+        let most = if has_submitted && self.model.runs_ahead() { AHEAD } else { 0 };
         while self.submitted.len() > most {
             self.collect();
         }
@@ -283,6 +337,11 @@ impl<M: StepModel> Worker<M> {
         let stale = |sequence: &&mut Sequence| sequence.slot.is_none() && sequence.found().version != version;
         for sequence in self.sequences.iter_mut().filter(stale) {
             let (prefix, is_session) = cache.look_up(model, sequence.tokens(), sequence.session.as_deref());
+            if sequence.restore.is_none() {
+                // Asked once: what comes from the disk is found in memory from then on.
+                let restore = cache.restore(sequence.tokens(), &prefix);
+                sequence.restore = Some(restore.map_or(Restoring::Over, Restoring::Pending));
+            }
             sequence.set_found(Found { prefix, is_session, version });
         }
     }
@@ -298,9 +357,13 @@ impl<M: StepModel> Worker<M> {
         shared.max().unwrap_or(0)
     }
 
-    /// Whether a request does well to wait: another one is about to compute more of its prompt than is kept now.
+    /// Whether a request does well to wait: for the disk, or because another one is about to compute more of its prompt than
+    /// is kept now.
     fn waits_for_another(&self, index: usize) -> bool {
         let sequence = &self.sequences[index];
+        if matches!(sequence.restore, Some(Restoring::Pending(_))) {
+            return true;
+        }
         if sequence.slot.is_some() || !self.cache.is_on() {
             return false;
         }
@@ -478,6 +541,8 @@ impl<M: StepModel> Worker<M> {
                 0
             }
         };
+        let Self { model, cache, sequences, .. } = self;
+        end_restore(cache, model, &mut sequences[index]);
         if self.sequences[index].adopted(tokens) {
             self.cache.note_start(tokens, is_session);
         }
@@ -583,6 +648,14 @@ fn leave<M: StepModel>(cache: &mut Cache, model: &mut M, sequence: &mut Sequence
         cache.publish_end(model, slot, sequence.tokens_through(), &mut path, session);
     }
     cache.let_go(model, &mut path);
+    end_restore(cache, model, sequence);
+}
+
+/// A request has what it needs of the disk, or needs nothing any more.
+fn end_restore<M: StepModel>(cache: &mut Cache, model: &mut M, sequence: &mut Sequence) {
+    if let Some(Restoring::Pending(restore) | Restoring::Ready(restore)) = sequence.restore.replace(Restoring::Over) {
+        cache.end_restore(model, restore);
+    }
 }
 
 pub(super) fn panicked(panic: &(dyn Any + Send)) -> StepModelError {

@@ -178,10 +178,8 @@ impl FetchJob {
             Err(error) => state.fail(error),
         }
         state.is_active = self.should_continue(&state);
-        let given = Given {
-            should_continue: state.is_active,
-            finished: state.wanted.is_empty().then(|| self.begun.elapsed()),
-        };
+        let given =
+            Given { should_continue: state.is_active, finished: state.wanted.is_empty().then(|| self.begun.elapsed()) };
         drop(state);
         self.changed.notify_all();
         given

@@ -302,7 +302,8 @@ impl Index {
             Place::Stored(location) => Some((location, Wanted::Block(*key))),
             Place::Queued(_) => None,
         });
-        let sessions = self.sessions.iter().filter_map(|(name, session)| Some((session.location?, Wanted::Session(*name))));
+        let sessions =
+            self.sessions.iter().filter_map(|(name, session)| Some((session.location?, Wanted::Session(*name))));
         let mut wanted: Vec<_> = blocks.chain(sessions).filter(|(location, _)| location.segment == segment).collect();
         wanted.sort_unstable_by_key(|(location, _)| *location);
         wanted

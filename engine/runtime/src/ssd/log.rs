@@ -164,7 +164,12 @@ impl Log {
     }
 
     /// Appends a record. If that fails, nothing of it is left.
-    pub(super) fn append(&mut self, header: RecordHeader, meta: &[u8], parts: &[&[u8]]) -> Result<Location, WriteError> {
+    pub(super) fn append(
+        &mut self,
+        header: RecordHeader,
+        meta: &[u8],
+        parts: &[&[u8]],
+    ) -> Result<Location, WriteError> {
         let bytes = header.record_bytes().unwrap_or(u64::MAX);
         self.make_room(bytes)?;
         match self.try_append(header, meta, parts, bytes) {

@@ -69,7 +69,8 @@ mod tests {
         for segment in [0, 1, 0xabc, u64::MAX] {
             assert_eq!(number(OsStr::new(&file_name(segment))), Some(segment));
         }
-        for name in ["1.kv", "000000000000000g.kv", "0000000000000001.KV", "0000000000000001", "lock", "+000000000000001.kv"]
+        for name in
+            ["1.kv", "000000000000000g.kv", "0000000000000001.KV", "0000000000000001", "lock", "+000000000000001.kv"]
         {
             assert_eq!(number(OsStr::new(name)), None, "{name}");
         }

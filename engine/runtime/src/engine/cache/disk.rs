@@ -229,11 +229,7 @@ impl Cache {
         }
     }
 
-    fn write_kept<M: StepModel>(
-        &mut self,
-        model: &mut M,
-        block: &KvBlock,
-    ) -> Result<crate::KeptBlock, StepModelError> {
+    fn write_kept<M: StepModel>(&mut self, model: &mut M, block: &KvBlock) -> Result<crate::KeptBlock, StepModelError> {
         loop {
             match guarded(|| model.write_kept(block)) {
                 Err(StepModelError::KvFull { .. }) if self.evict(model) => {}
@@ -292,9 +288,8 @@ impl Cache {
         match &self.disk {
             None => self.tree.totals().blocks,
             Some(disk) => {
-                let is_missing = |&&(node, key): &&(Node, BlockKey)| {
-                    self.tree.key(node) == Some(key) && !disk.tier.contains(&key.0)
-                };
+                let is_missing =
+                    |&&(node, key): &&(Node, BlockKey)| self.tree.key(node) == Some(key) && !disk.tier.contains(&key.0);
                 disk.pending.iter().filter(is_missing).count()
             }
         }

@@ -31,7 +31,8 @@ impl Known {
             part.copy_from_slice(&checksum(&[bytes.as_slice(), &[at as u8]].concat()).to_le_bytes());
         }
         let data = |seed: u8| {
-            let parts = vec![(0..tokens * 64).map(|at| key[at % 32].wrapping_add(seed).wrapping_mul(at as u8)).collect()];
+            let parts =
+                vec![(0..tokens * 64).map(|at| key[at % 32].wrapping_add(seed).wrapping_mul(at as u8)).collect()];
             KvData { format: KvFormat::Plain(Dtype::F16), heads: 2, tokens, head_dim: 16, parts }
         };
         let layer = |seed: u8| LayerBlock { first: start, keys: data(seed), values: data(seed + 1) };

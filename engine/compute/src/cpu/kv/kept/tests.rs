@@ -73,7 +73,11 @@ fn an_adopted_beginning_is_shared_until_somebody_writes() {
         held(&mut kv, second)[PAGE_TOKENS + 4..],
         [PAGE_TOKENS as u16 + 4, PAGE_TOKENS as u16 + 5, 900, 901, 902]
     );
-    assert_eq!(numbers(&kv.read_kept(kept[1], PAGE_TOKENS..PAGE_TOKENS + 10).unwrap()), tokens[PAGE_TOKENS..], "what is kept was not written to");
+    assert_eq!(
+        numbers(&kv.read_kept(kept[1], PAGE_TOKENS..PAGE_TOKENS + 10).unwrap()),
+        tokens[PAGE_TOKENS..],
+        "what is kept was not written to"
+    );
     for kept in kept {
         kv.release(kept);
     }
