@@ -103,7 +103,9 @@ fn traces() -> Vec<Trace> {
         |pieces| (vec![system], pieces.random.random_range(8..30)),
         [60..700, 40..250],
         |pieces| match pieces.random.random_bool(0.2) {
-            true => vec![Request { session: None, prompt: vec![title, pieces.piece(50..300)], answer: pieces.piece(8..20) }],
+            true => {
+                vec![Request { session: None, prompt: vec![title, pieces.piece(50..300)], answer: pieces.piece(8..20) }]
+            }
             false => Vec::new(),
         },
     );
@@ -118,10 +120,13 @@ fn traces() -> Vec<Trace> {
     let pieces = &mut Pieces::new(3);
     let system = pieces.piece(150..151);
     let begin = |pieces: &mut Pieces| (vec![system], pieces.random.random_range(6..24));
-    let requests = conversations(pieces, 8, 30, begin, [20..200, 60..500], |pieces| match pieces.random.random_bool(0.3) {
-        true => vec![Request { session: None, prompt: vec![pieces.piece(2000..9000)], answer: pieces.piece(50..300) }],
-        false => Vec::new(),
-    });
+    let requests =
+        conversations(pieces, 8, 30, begin, [20..200, 60..500], |pieces| match pieces.random.random_bool(0.3) {
+            true => {
+                vec![Request { session: None, prompt: vec![pieces.piece(2000..9000)], answer: pieces.piece(50..300) }]
+            }
+            false => Vec::new(),
+        });
     all.push(Trace { name: "chats + documents", requests });
     // A batch job that sends short prompts without end beside one agent with a long history.
     let pieces = &mut Pieces::new(4);
@@ -192,11 +197,7 @@ fn run(trace: &Trace, eviction: Eviction, names_sessions: bool, budget: usize) -
             }
         }
     }
-    Outcome {
-        hit_tokens: hit_tokens as f64 / prompt_tokens as f64,
-        cost_saved: 1.0 - paid / total,
-        whole_misses,
-    }
+    Outcome { hit_tokens: hit_tokens as f64 / prompt_tokens as f64, cost_saved: 1.0 - paid / total, whole_misses }
 }
 
 fn main() {

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod complaints;
+mod conversations;
 mod faults;
 mod lifetime;
 mod prefixes;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -10,7 +11,8 @@ use std::{
 };
 
 use super::{BYTE_EOS, BYTE_VOCABULARY};
-use crate::{KeptBlock, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use crate::{KeptBlock, KvBlock, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use linnet_compute::{Dtype, KvData, KvFormat, LayerBlock};
 
 /// What comes next in a sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,10 +23,12 @@ pub enum Next {
     Logits(Vec<f32>),
 }
 
-/// A kept block: all tokens of its sequence up to its end, so that it can be told what it follows, and its memory.
+/// A kept block: its tokens, a digest of its sequence up to each of them, so that it can be told what it follows, and its
+/// memory.
 #[derive(Debug, Clone)]
 struct Kept {
     tokens: Vec<u32>,
+    digests: Vec<u32>,
     memory: Arc<()>,
 }
 
@@ -358,7 +362,8 @@ impl StepModel for ScriptedModel {
         let memory = self.memory.get(&slot).and_then(|blocks| blocks.get(start / self.block)).ok_or_else(fault)?;
         let kept = KeptBlock(self.next_kept);
         self.next_kept += 1;
-        self.kept.insert(kept, Kept { tokens: held.to_vec(), memory: Arc::clone(memory) });
+        let (tokens, digests) = (held[start..].to_vec(), digests(held).split_off(start));
+        self.kept.insert(kept, Kept { tokens, digests, memory: Arc::clone(memory) });
         self.note_kept();
         Ok(kept)
     }
@@ -385,10 +390,10 @@ impl StepModel for ScriptedModel {
             let kept = self.kept.get(kept).ok_or_else(|| fault("unknown block"))?;
             // A block of another history must never be taken for one of this.
             let start = memory.len() * self.block;
-            if held.len() != start || kept.tokens.get(..start) != Some(&held) {
+            held.extend(&kept.tokens);
+            if held.len() != start + kept.tokens.len() || digests(&held)[start..] != kept.digests {
                 return Err(fault("a block that does not follow the one before"));
             }
-            held.clone_from(&kept.tokens);
             memory.push(Arc::clone(&kept.memory));
         }
         if tokens > held.len() {
@@ -418,6 +423,35 @@ impl StepModel for ScriptedModel {
 
     fn kept_bytes(&self, tokens: usize) -> usize {
         tokens * 8
+    }
+
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock, StepModelError> {
+        let fault = || StepModelError::Compute(format!("{kept:?} is unknown"));
+        let Kept { tokens, digests, .. } = self.kept.get(&kept).ok_or_else(fault)?;
+        let data = |words: &[u32]| KvData {
+            format: KvFormat::Plain(Dtype::F32),
+            heads: 1,
+            tokens: range.len(),
+            head_dim: 1,
+            parts: vec![words[..range.len()].iter().flat_map(|word| word.to_le_bytes()).collect()],
+        };
+        let layer = LayerBlock { first: range.start, keys: data(tokens), values: data(digests) };
+        Ok(KvBlock { start: range.start, tokens: range.len(), layers: vec![layer] })
+    }
+
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock, StepModelError> {
+        let used = self.used();
+        if used + self.block > self.budget.capacity {
+            return Err(StepModelError::KvFull { used, capacity: self.budget.capacity });
+        }
+        let words =
+            |data: &KvData| data.parts[0].as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let (tokens, digests) = (words(&block.layers[0].keys), words(&block.layers[0].values));
+        let kept = KeptBlock(self.next_kept);
+        self.next_kept += 1;
+        self.kept.insert(kept, Kept { tokens, digests, memory: Arc::new(()) });
+        self.note_kept();
+        Ok(kept)
     }
 
     fn open(&mut self) -> Result<Slot, StepModelError> {
@@ -514,6 +548,16 @@ impl StepModel for ScriptedModel {
         }
         Ok(())
     }
+}
+
+/// For each token a digest of the sequence up to it.
+fn digests(tokens: &[u32]) -> Vec<u32> {
+    let mut state = 0;
+    let digest = |&token: &u32| {
+        state = mix(state ^ u64::from(token));
+        state as u32
+    };
+    tokens.iter().map(digest).collect()
 }
 
 /// The token of the greatest logit, or what stands for none.

@@ -67,7 +67,8 @@ pub(super) fn cut(kv: &mut MlxKv, slot: Slot, range: Range<usize>) -> Result<Vec
         let first = range.start.max(view.oldest).min(range.end);
         let cut = |stored: &Stored| -> GraphResult<Stored> {
             let line = stored.keep_rows(&graph, &[row])?;
-            let start = view.first + first - view.oldest;
+            // Nothing is left of tokens that are all before the window.
+            let start = (view.first + first).saturating_sub(view.oldest);
             in_order(&graph, &line, view.order)?.cut(&graph, start, start + range.end - first)
         };
         layers.push(LayerPart { first, keys: cut(keys)?, values: cut(values)? });
