@@ -195,7 +195,8 @@ impl Engine {
         self.handle.inbox.ask(|answer| Command::CloseSession(session.into(), answer)).unwrap_or_default()
     }
 
-    /// Gives up all that is kept and that no running request uses, in memory and on the disk, and all session names.
+    /// Gives up all that is kept in memory and that no running request uses, and all session names. What is on the disk
+    /// stays there.
     /// Blocks for at most one step of the model.
     pub fn clear_cache(&self) {
         // An engine that is gone keeps nothing.
