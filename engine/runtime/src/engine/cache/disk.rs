@@ -65,6 +65,13 @@ impl Disk {
         self.retry.is_some_and(|retry| Instant::now() < retry)
     }
 
+    /// A tier that takes nothing is left alone for a while.
+    fn rest_if_unavailable(&mut self) {
+        if self.tier.status().state != TierState::Ready {
+            self.retry = Some(Instant::now() + RETRY);
+        }
+    }
+
     fn put(&mut self, key: BlockKey, parent: Option<BlockKey>, tokens: &[u32], block: KvBlock) -> Handed {
         match self.tier.put(key.0, parent.map(|parent| parent.0), tokens, Arc::new(block)) {
             PutOutcome::Queued | PutOutcome::Present => Handed::Done,
@@ -131,6 +138,7 @@ impl Cache {
             let (Some(key), Some(kept)) = (self.tree.key(node), self.tree.payload(node)) else { return Handed::Done };
             let Some(disk) = &mut self.disk else { return Handed::Done };
             if !disk.tier.wait_for_room(model.kept_bytes(span.len()), Duration::ZERO) {
+                disk.rest_if_unavailable();
                 return Handed::Later;
             }
             let block = match guarded(|| model.read_kept(kept, span.clone())) {
