@@ -16,16 +16,16 @@ use crate::exit::Exit;
 pub(crate) enum BenchCommand {
     /// Measure prefill and decode of a model on this machine
     Local(LocalArguments),
-    /// Measure servers side by side: first tokens, answers at once, stalls, restarts
-    Serve(ServeBenchArguments),
     /// Measure what keeping computed prompts on this disk costs
     Cache(CacheArguments),
+    /// Measure servers side by side: first tokens, answers at once, stalls, restarts
+    Serve(ServeBenchArguments),
 }
 
 pub(crate) fn run(command: BenchCommand) -> anyhow::Result<Exit> {
     match command {
         BenchCommand::Local(arguments) => local::run(&arguments),
-        BenchCommand::Serve(arguments) => serve::run(&arguments),
         BenchCommand::Cache(arguments) => cache::run(&arguments),
+        BenchCommand::Serve(arguments) => serve::run(&arguments),
     }
 }

@@ -105,7 +105,7 @@ impl Log {
             Wanted::Block(key) => {
                 inner.index.set_location(&key, Some(from), to);
             }
-            Wanted::Session(name) => inner.index.set_session_location(&name, Some(from), to),
+            Wanted::Session(name) => inner.index.move_session(&name, Some(from), to),
         }
         Ok(())
     }

@@ -26,8 +26,9 @@ impl FlushSlot {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn give(&self, report: FlushReport) {
-        *self.lock() = Some(FlushReport { elapsed: self.begun.elapsed(), ..report });
+    pub(super) fn give(&self, mut report: FlushReport) {
+        report.elapsed = self.begun.elapsed();
+        *self.lock() = Some(report);
         self.changed.notify_all();
     }
 }

@@ -92,7 +92,7 @@ impl Segment {
 struct Session {
     note: Option<SessionNote>,
     used: u64,
-    /// Where its newest note is. `None`: it waits to be written.
+    /// Where the newest note is that was written: perhaps not the newest yet. `None`: none was.
     location: Option<Location>,
 }
 
@@ -144,10 +144,12 @@ impl Index {
         }
         index.clock = index.clock.max(last);
         for (location, name, note) in notes {
-            index.note_session(*name, *note);
-            index.set_session_location(name, None, *location);
+            // Where the newest checkpoint is gone, the one before it may still be there.
+            if note.is_none_or(|note| index.contains(&note.key)) {
+                index.note_session(*name, *note);
+                index.move_session(name, None, *location);
+            }
         }
-        index.forget_lost_sessions();
         (index, unreachable)
     }
 
@@ -339,21 +341,14 @@ impl Index {
         self.sessions.get(name)?.note.filter(|note| self.contains(&note.key))
     }
 
-    /// Notes how far a session has come. Whether that is news which has to be queued: not if it is known, nor if an
-    /// earlier note of the session still waits to be written, which will take this one along.
+    /// Notes how far a session has come. Whether that is news, which has to be written.
     pub(super) fn note_session(&mut self, name: [u8; 32], note: Option<SessionNote>) -> bool {
         let used = self.tick();
         if let Some(session) = self.sessions.get_mut(&name) {
             session.used = used;
-            if session.note == note {
-                return false;
-            }
+            let is_news = session.note != note;
             session.note = note;
-            let old = session.location.take();
-            if let Some(old) = old {
-                self.remove_live(old);
-            }
-            return old.is_some();
+            return is_news;
         }
         if note.is_none() {
             return false;
@@ -368,18 +363,17 @@ impl Index {
         true
     }
 
-    /// What is to be written of a session, if anything is.
-    pub(super) fn unwritten_session(&self, name: &[u8; 32]) -> Option<Option<SessionNote>> {
-        self.sessions.get(name).filter(|session| session.location.is_none()).map(|session| session.note)
-    }
-
-    /// Says where a session's newest note is.
-    pub(super) fn set_session_location(&mut self, name: &[u8; 32], from: Option<Location>, to: Location) {
-        let Some(session) = self.sessions.get_mut(name).filter(|session| session.location == from) else { return };
-        session.location = Some(to);
+    /// Says where a session's newest written note is. With `from` only if it was there before: a copy must not take the
+    /// place of what was written since.
+    pub(super) fn move_session(&mut self, name: &[u8; 32], from: Option<Location>, to: Location) {
+        let Some(session) = self.sessions.get_mut(name) else { return };
+        if from.is_some() && session.location != from {
+            return;
+        }
+        let old = session.location.replace(to);
         self.add_live(to);
-        if let Some(from) = from {
-            self.remove_live(from);
+        if let Some(old) = old {
+            self.remove_live(old);
         }
     }
 

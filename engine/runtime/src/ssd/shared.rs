@@ -13,6 +13,12 @@ use super::options::{Sizes, sizes};
 use super::record::RECORD_HEADER;
 use super::{BlockKey, DropReason, FlushReport, PutOutcome, SessionNote, SsdOptions, SsdStatus, TierState, codec};
 
+/// Missing blocks beyond this are not counted: a disk that is away for days must not cost memory.
+const MOST_MISSING: usize = 100_000;
+
+/// With this much to do already, no session is noted: the disk hangs.
+const MOST_JOBS: usize = 100_000;
+
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: SsdOptions,
@@ -48,7 +54,8 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) enum Job {
     Block(BlockKey),
-    Session([u8; 32]),
+    /// In its place among the blocks: a note must not be on the disk before its block.
+    Session([u8; 32], Option<SessionNote>),
     Flush(Arc<FlushSlot>),
 }
 
@@ -124,7 +131,7 @@ impl Shared {
         match reason.and_then(|bytes| Ok((bytes as usize, count?))) {
             Err(reason) => {
                 inner.counters.dropped += 1;
-                inner.missing.insert(key);
+                inner.count_missing(key);
                 PutOutcome::Dropped(reason)
             }
             Ok((bytes, count)) => {
@@ -142,8 +149,9 @@ impl Shared {
 
     pub(super) fn note_session(&self, name: [u8; 32], note: Option<SessionNote>) {
         let mut inner = self.lock();
-        if inner.state == TierState::Ready && inner.index.note_session(name, note) {
-            inner.jobs.push_back(Job::Session(name));
+        let is_taken = inner.state == TierState::Ready && inner.jobs.len() < MOST_JOBS;
+        if is_taken && inner.index.note_session(name, note) {
+            inner.jobs.push_back(Job::Session(name, note));
             drop(inner);
             self.work.notify_one();
         }
@@ -221,6 +229,12 @@ impl Inner {
         }
         if has_failed || matches!(entry.place, Place::Queued(_)) {
             self.counters.failed += 1;
+            self.count_missing(key);
+        }
+    }
+
+    fn count_missing(&mut self, key: BlockKey) {
+        if self.missing.len() < MOST_MISSING {
             self.missing.insert(key);
         }
     }
@@ -235,7 +249,7 @@ impl Inner {
                         self.fail(&key);
                     }
                 }
-                Job::Session(name) => self.index.forget_session(&name),
+                Job::Session(name, _) => self.index.forget_session(&name),
                 Job::Flush(slot) => self.jobs.push_back(Job::Flush(slot)),
             }
         }

@@ -10,7 +10,7 @@ use super::log::{Log, WriteError, encode};
 use super::record::RecordHeader;
 use super::shared::{Job, Shared};
 use super::state::retry_delay;
-use super::{BlockKey, OpenReport, TierState, codec, priority};
+use super::{BlockKey, OpenReport, SessionNote, TierState, codec, priority};
 
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -70,7 +70,7 @@ impl Writer {
         loop {
             match self.next() {
                 Next::Job(Job::Block(key)) => self.write_block(key),
-                Next::Job(Job::Session(name)) => self.write_session(name),
+                Next::Job(Job::Session(name, note)) => self.write_session(name, note),
                 Next::Job(Job::Flush(slot)) => {
                     if self.retry_at.is_some() {
                         self.retry();
@@ -158,20 +158,10 @@ impl Writer {
         }
     }
 
-    fn write_session(&mut self, name: [u8; 32]) {
-        let Some(note) = self.shared.lock().index.unwritten_session(&name) else { return };
+    fn write_session(&mut self, name: [u8; 32], note: Option<SessionNote>) {
         let Some(log) = &mut self.log else { return };
         match log.append(RecordHeader::Session { name, note }, &[], &[]) {
-            Ok(location) => {
-                let mut inner = self.shared.lock();
-                // A newer note came while this one was written, but was not queued: this one was still waiting.
-                if inner.index.unwritten_session(&name) == Some(note) {
-                    inner.index.set_session_location(&name, None, location);
-                } else {
-                    inner.jobs.push_back(Job::Session(name));
-                }
-                self.last_write = Instant::now();
-            }
+            Ok(location) => self.shared.lock().index.move_session(&name, None, location),
             Err(error) => {
                 self.shared.lock().index.forget_session(&name);
                 if let WriteError::Io(error) = error {

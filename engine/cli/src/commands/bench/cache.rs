@@ -123,11 +123,8 @@ fn measure(directory: &Path, mib: usize, runs: usize, block_tokens: usize) -> an
         for is_whole in [run % 2 == 0, run % 2 == 1] {
             let folder = directory.join(if is_whole { "whole" } else { "blocks" });
             std::fs::create_dir(&folder)?;
-            let sample = if is_whole {
-                whole::sample(&state, &folder)?
-            } else {
-                blocks::sample(&state, &folder, block_tokens)?
-            };
+            let sample =
+                if is_whole { whole::sample(&state, &folder)? } else { blocks::sample(&state, &folder, block_tokens)? };
             std::fs::remove_dir_all(&folder)?;
             File::open(directory)?.sync_all()?;
             std::thread::sleep(SETTLE);

@@ -92,7 +92,7 @@ fn run(seed: u64) {
                 assert_eq!((report.pending_snapshots, report.failed_spills), (0, tier.status().failed_spills));
                 model.flushed(&tier);
             }
-            92..94 if seed % 3 == 0 => {
+            92..94 if seed.is_multiple_of(3) => {
                 let path = files.names().choose(&mut random).cloned();
                 if let Some(path) = path {
                     files.change(&path, |bytes| {

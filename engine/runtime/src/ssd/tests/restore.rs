@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+
 use super::memory_files::MemoryFiles;
 use super::world::{Known, LONG, chain, fetch, flush, keys, open, options, put_all};
 use crate::ssd::{DropReason, FetchError, FetchPoll, PutOutcome, SessionNote, SsdTier, TierState};
@@ -62,7 +65,7 @@ fn a_fetch_reads_no_further_than_its_window_until_something_is_taken() {
     }
     let window = 3 * long[0].block.bytes();
     let small = crate::ssd::SsdOptions { restore_window_bytes: window, ..options(MIB) };
-    let (tier, _) = SsdTier::open_on(small, Arc::new(files.clone())).unwrap();
+    let (tier, _) = SsdTier::open_on(small, Arc::new(files)).unwrap();
     let mut slow = tier.fetch(keys(&long));
     // Another fetch gets through although this one stands still.
     assert_eq!(fetch(&tier, &long), (50, FetchPoll::Done));
@@ -112,9 +115,9 @@ fn a_session_is_found_after_a_restart_until_it_is_closed_or_its_blocks_are_gone(
     {
         let (tier, _) = open(&files, MIB);
         put_all(&tier, &long);
-        for at in 0..10 {
-            tier.note_session(kept, long[at].key, note(at).tokens);
-            tier.note_session(closed, long[at].key, note(at).tokens);
+        for note in (0..10).map(note) {
+            tier.note_session(kept, note.key, note.tokens);
+            tier.note_session(closed, note.key, note.tokens);
         }
         assert!(tier.close_session(closed));
         assert!(!tier.close_session([3; 32]));
@@ -133,6 +136,26 @@ fn a_session_is_found_after_a_restart_until_it_is_closed_or_its_blocks_are_gone(
     drop(tier);
     let (tier, _) = open(&files, MIB);
     assert_eq!(tier.session(&kept), Some(note(4)), "an edited history is shorter than what came before");
+}
+
+#[test]
+fn a_session_whose_newest_blocks_did_not_reach_the_disk_is_where_it_was_before() {
+    let files = MemoryFiles::default();
+    let long = chain(1, 4000);
+    let left = {
+        let (tier, _) = open(&files, 64 * MIB);
+        put_all(&tier, &long[..10]);
+        tier.note_session([1; 32], long[9].key, 40);
+        let ticket = tier.begin_flush();
+        // Whatever of this is written when the power fails, what was flushed before is there.
+        put_all(&tier, &long[10..]);
+        tier.note_session([1; 32], long[3999].key, 16_000);
+        assert!(ticket.wait(LONG).durable);
+        files.lose_power(&mut ChaCha8Rng::seed_from_u64(0))
+    };
+    let (tier, _) = open(&left, 64 * MIB);
+    let note = tier.session(&[1; 32]).unwrap();
+    assert!(note.tokens == 40 || note.tokens == 16_000, "{note:?}");
 }
 
 #[test]
@@ -164,7 +187,7 @@ fn a_full_queue_drops_and_counts_and_does_not_wait() {
     let long = chain(1, 400);
     let queue = 4 * long[0].block.bytes();
     let small = crate::ssd::SsdOptions { queue_bytes: queue, ..options(8 * MIB) };
-    let (tier, _) = SsdTier::open_on(small, Arc::new(files.clone())).unwrap();
+    let (tier, _) = SsdTier::open_on(small, Arc::new(files)).unwrap();
     let outcomes: Vec<_> = long.iter().map(|known| known.put(&tier)).collect();
     let queued = outcomes.iter().filter(|outcome| **outcome == PutOutcome::Queued).count();
     let report = flush(&tier);
@@ -183,7 +206,7 @@ fn a_full_queue_drops_and_counts_and_does_not_wait() {
 fn written_blocks_become_durable_without_being_asked_when_nothing_else_happens() {
     let files = MemoryFiles::default();
     let idle = crate::ssd::SsdOptions { sync_when_idle: Some(Duration::from_millis(5)), ..options(MIB) };
-    let (tier, _) = SsdTier::open_on(idle, Arc::new(files.clone())).unwrap();
+    let (tier, _) = SsdTier::open_on(idle, Arc::new(files)).unwrap();
     put_all(&tier, &chain(1, 3));
     let until = Instant::now() + LONG;
     while tier.status().longest_durable_prefix_tokens < 12 {

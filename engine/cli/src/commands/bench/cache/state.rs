@@ -53,13 +53,7 @@ impl State {
         let data = |tensor: &Vec<u8>| {
             let mut part = Vec::with_capacity(HEADS * tokens * ROW_BYTES);
             self.heads(tensor, start, tokens).for_each(|span| part.extend_from_slice(span));
-            KvData {
-                format: KvFormat::Plain(Dtype::F16),
-                heads: HEADS,
-                tokens,
-                head_dim: HEAD_DIM,
-                parts: vec![part],
-            }
+            KvData { format: KvFormat::Plain(Dtype::F16), heads: HEADS, tokens, head_dim: HEAD_DIM, parts: vec![part] }
         };
         let layers = self.tensors.chunks_exact(2);
         let layers = layers.map(|pair| LayerBlock { first: start, keys: data(&pair[0]), values: data(&pair[1]) });
