@@ -99,6 +99,7 @@ pub(crate) fn load(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions
         exact: run.exact,
         kv_tokens: run.kv_tokens.and_then(|tokens| usize::try_from(tokens).ok()),
         engine,
+        ..LoadOptions::default()
     };
     load_model(&entry.path, &options).with_context(|| format!("cannot load \"{}\"", entry.name))
 }
