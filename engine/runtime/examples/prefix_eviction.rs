@@ -67,7 +67,7 @@ fn conversations(
     at_once: usize,
     total: usize,
     begin: impl Fn(&mut Pieces) -> (Vec<Piece>, usize),
-    growth: [std::ops::Range<usize>; 2],
+    growth: &[std::ops::Range<usize>; 2],
     mut others: impl FnMut(&mut Pieces) -> Vec<Request>,
 ) -> Vec<Request> {
     let mut requests = Vec::new();
@@ -101,7 +101,7 @@ fn traces() -> Vec<Trace> {
         3,
         24,
         |pieces| (vec![system], pieces.random.random_range(8..30)),
-        [60..700, 40..250],
+        &[60..700, 40..250],
         |pieces| match pieces.random.random_bool(0.2) {
             true => {
                 vec![Request { session: None, prompt: vec![title, pieces.piece(50..300)], answer: pieces.piece(8..20) }]
@@ -114,14 +114,14 @@ fn traces() -> Vec<Trace> {
     let pieces = &mut Pieces::new(2);
     let system = pieces.piece(150..151);
     let begin = |pieces: &mut Pieces| (vec![system], pieces.random.random_range(6..24));
-    let requests = conversations(pieces, 12, 40, begin, [20..200, 60..500], |_| Vec::new());
+    let requests = conversations(pieces, 12, 40, begin, &[20..200, 60..500], |_| Vec::new());
     all.push(Trace { name: "chats", requests });
     // The same with long documents that are asked about once.
     let pieces = &mut Pieces::new(3);
     let system = pieces.piece(150..151);
     let begin = |pieces: &mut Pieces| (vec![system], pieces.random.random_range(6..24));
     let requests =
-        conversations(pieces, 8, 30, begin, [20..200, 60..500], |pieces| match pieces.random.random_bool(0.3) {
+        conversations(pieces, 8, 30, begin, &[20..200, 60..500], |pieces| match pieces.random.random_bool(0.3) {
             true => {
                 vec![Request { session: None, prompt: vec![pieces.piece(2000..9000)], answer: pieces.piece(50..300) }]
             }
@@ -132,7 +132,7 @@ fn traces() -> Vec<Trace> {
     let pieces = &mut Pieces::new(4);
     let system = pieces.piece(3000..3001);
     let begin = |_: &mut Pieces| (vec![system], 60);
-    let requests = conversations(pieces, 1, 3, begin, [60..400, 40..250], |pieces| {
+    let requests = conversations(pieces, 1, 3, begin, &[60..400, 40..250], |pieces| {
         (0..pieces.random.random_range(0..12))
             .map(|_| Request { session: None, prompt: vec![pieces.piece(200..1200)], answer: pieces.piece(20..60) })
             .collect()

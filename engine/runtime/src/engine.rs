@@ -134,8 +134,8 @@ impl Engine {
                         vocabulary_size: model.vocabulary_size(),
                         kv_capacity: model.kv_budget().capacity,
                     };
+                    let worker = Worker::new(model, Arc::clone(&inbox), text, &options, disk);
                     if report.send(Ok(facts)).is_ok() {
-                        let worker = Worker::new(model, Arc::clone(&inbox), text, &options, disk);
                         // Everything that can fail is caught closer by; this keeps callers from waiting for ever should
                         // the loop itself be at fault.
                         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {

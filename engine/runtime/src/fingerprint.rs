@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(plain, digest(&weights, "{}"));
         assert_ne!(plain, digest(&weights, "{ }"));
         assert_ne!(plain, digest(&weights[1..], "{}"));
-        let mut changed = weights.clone();
+        let mut changed = weights;
         for byte in &mut changed[500_000..540_000] {
             *byte = 2;
         }

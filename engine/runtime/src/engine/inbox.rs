@@ -51,7 +51,7 @@ pub(super) enum Command {
 /// What the thread finds when it looks for work.
 pub(super) enum Arrival {
     /// A request that may start now.
-    Request(Submission),
+    Request(Box<Submission>),
     /// Nothing waits.
     Nothing,
     /// The engine must end, and why.
@@ -158,7 +158,7 @@ impl Inbox {
             let next = next_in_queue(lets_others, places);
             if let Some(submission) = next.and_then(|next| state.queue.remove(next)) {
                 state.status.active += 1;
-                return Arrival::Request(submission);
+                return Arrival::Request(Box::new(submission));
             }
             if !wait || !state.commands.is_empty() {
                 return Arrival::Nothing;

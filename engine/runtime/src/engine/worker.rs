@@ -94,7 +94,7 @@ impl<M: StepModel> Worker<M> {
         disk: Option<Arc<SsdTier>>,
     ) -> Self {
         let cache = Cache::new(&model, options, disk);
-        Self {
+        let worker = Self {
             model,
             cache,
             flushes: Vec::new(),
@@ -109,7 +109,9 @@ impl<M: StepModel> Worker<M> {
             scratch: Scratch::default(),
             costs: CostModel::default(),
             collected: None,
-        }
+        };
+        worker.publish_cache_status();
+        worker
     }
 
     /// Serves until the inbox says to stop.
@@ -144,7 +146,7 @@ impl<M: StepModel> Worker<M> {
         while self.sequences.len() < self.max_concurrent {
             let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
             match self.inbox.take(self.is_idle() && !self.has_disk_work(), places) {
-                Arrival::Request(submission) => self.begin(submission),
+                Arrival::Request(submission) => self.begin(*submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
             }

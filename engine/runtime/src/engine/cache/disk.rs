@@ -1,7 +1,7 @@
 //! The prefix cache's tier on disk, as the engine's thread uses it: whole blocks are handed to its writer a few at a time,
 //! and blocks that come back take their place in the tree.
 
-use super::{Cache, Path, Step, guarded, release};
+use super::{Cache, Path, Step, guarded};
 use crate::{
     BlockKey, CacheFlush, DiskCacheStatus, KvBlock, Node, PrefixMatch, StepModel, StepModelError,
     ssd::{DropReason, Fetch, FetchPoll, PutOutcome, SsdTier, TierState},
@@ -284,7 +284,7 @@ impl Cache {
         let ticket = disk.tier.begin_flush();
         let wait = move || {
             let report = ticket.wait(timeout.saturating_sub(begun.elapsed()));
-            let _ = answer.send(to_flush(report, missing, begun));
+            let _ = answer.send(to_flush(&report, missing, begun));
         };
         if let Err(error) = std::thread::Builder::new().name("cache flush".into()).spawn(wait) {
             tracing::error!(%error, "no thread to wait for the disk");
@@ -356,7 +356,7 @@ fn missing_flush(missing_snapshots: usize, begun: Instant) -> CacheFlush {
     CacheFlush { durable: missing_snapshots == 0, missing_snapshots, elapsed: begun.elapsed(), ..CacheFlush::default() }
 }
 
-fn to_flush(report: crate::ssd::FlushReport, missing: usize, begun: Instant) -> CacheFlush {
+fn to_flush(report: &crate::ssd::FlushReport, missing: usize, begun: Instant) -> CacheFlush {
     CacheFlush {
         durable: report.durable && missing == 0,
         flushed_snapshots: report.flushed_snapshots,
