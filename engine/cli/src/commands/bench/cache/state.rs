@@ -45,14 +45,14 @@ impl State {
 
     /// The spans of a checkpoint's heads.
     pub(super) fn spans(&self, tokens: usize) -> impl Iterator<Item = &[u8]> {
-        self.tensors.iter().flat_map(move |tensor| self.heads(tensor, 0, tokens))
+        self.tensors.iter().flat_map(move |tensor| Self::heads(tensor, 0, tokens))
     }
 
     /// A run of tokens as a backend exports it.
     pub(super) fn block(&self, start: usize, tokens: usize) -> KvBlock {
         let data = |tensor: &Vec<u8>| {
             let mut part = Vec::with_capacity(HEADS * tokens * ROW_BYTES);
-            self.heads(tensor, start, tokens).for_each(|span| part.extend_from_slice(span));
+            Self::heads(tensor, start, tokens).for_each(|span| part.extend_from_slice(span));
             KvData { format: KvFormat::Plain(Dtype::F16), heads: HEADS, tokens, head_dim: HEAD_DIM, parts: vec![part] }
         };
         let layers = self.tensors.chunks_exact(2);
@@ -60,7 +60,7 @@ impl State {
         KvBlock { start, tokens, layers: layers.collect() }
     }
 
-    fn heads<'a>(&self, tensor: &'a [u8], start: usize, tokens: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    fn heads<'a>(tensor: &'a [u8], start: usize, tokens: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let head = tensor.len() / HEADS;
         tensor.chunks_exact(head).map(move |head| &head[start * ROW_BYTES..(start + tokens) * ROW_BYTES])
     }
