@@ -10,6 +10,7 @@ mod generation;
 mod inbox;
 mod output;
 mod plan;
+mod retry_after;
 mod sequence;
 mod share;
 mod status;
@@ -23,7 +24,7 @@ use std::{
 };
 
 pub use generation::Generation;
-pub use status::{EngineHealth, EngineStatus};
+pub use status::{EngineHealth, EngineStatus, KvStatus};
 
 use self::{
     inbox::{Command, Inbox, Submission},

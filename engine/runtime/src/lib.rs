@@ -12,6 +12,7 @@ mod engine;
 mod event;
 mod fingerprint;
 mod load;
+mod memory_estimate;
 mod prefix;
 mod request;
 mod samplers;
@@ -26,11 +27,12 @@ mod text;
 pub use backend_choice::{BackendChoice, UnknownBackend};
 pub use backend_model::{BackendModel, BackendModelOptions};
 pub use cache_status::{CacheFlush, CacheStatus, DiskCacheStatus, RamCacheStatus};
-pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation};
+pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation, KvStatus};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 /// How keys and values may be quantized.
 pub use linnet_compute::KvQuantization;
 pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
+pub use memory_estimate::{MemoryEstimate, estimate_memory};
 pub use prefix::{BlockKey, Eviction, Namespace, Node, PrefixMatch, PrefixTree};
 pub use request::{GenerationRequest, Priority, SamplingParameters};
 pub use step_model::{

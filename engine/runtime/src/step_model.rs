@@ -3,7 +3,7 @@
 /// How the model chooses a token itself, and a sequence's place in its KV store.
 pub use linnet_compute::{Draw, KeptBlock, KvBlock, Slot};
 
-use crate::prefix::Namespace;
+use crate::{KvStatus, Namespace};
 use std::ops::Range;
 
 /// One sequence's share of a step: its next tokens, which follow what the slot already holds.
@@ -157,6 +157,11 @@ pub trait StepModel {
     /// When it does not fit the model or there is no room.
     fn write_kept(&mut self, _block: &KvBlock) -> Result<KeptBlock, StepModelError> {
         Err(keeps_nothing())
+    }
+
+    /// How full the KV store is now.
+    fn kv_status(&self) -> KvStatus {
+        KvStatus::default()
     }
 
     /// Opens an empty sequence.

@@ -57,7 +57,7 @@ fn request(prompt: &[u32], tokens: usize) -> GenerationRequest {
 
 fn start_cpu(folder: &Path, kv_tokens: usize, cache_bytes: usize, disk: Option<&Path>) -> Engine {
     let folder = folder.to_path_buf();
-    let size = BackendModelOptions { kv_tokens: Some(kv_tokens), sequences: 8 };
+    let size = BackendModelOptions { kv_tokens: Some(kv_tokens), kv_bytes: None, sequences: 8 };
     let options = EngineOptions { prefix_cache_bytes: cache_bytes, ..Default::default() };
     let disk = disk.map(|disk| Arc::new(SsdTier::open(SsdOptions::new(disk)).unwrap().0));
     Engine::start_with_disk("tiny", options, byte_text(), disk, move || {
@@ -142,7 +142,7 @@ fn on_mlx_what_comes_from_the_disk_has_the_bits_of_what_stayed_in_memory() {
         fixture.model.write(scratch.path()).unwrap();
         let start = || {
             let folder = scratch.path().to_path_buf();
-            let size = BackendModelOptions { kv_tokens: Some(8192), sequences: 8 };
+            let size = BackendModelOptions { kv_tokens: Some(8192), kv_bytes: None, sequences: 8 };
             let tier = Arc::new(SsdTier::open(SsdOptions::new(disk.path())).unwrap().0);
             Engine::start_with_disk("exact", EngineOptions::default(), byte_text(), Some(tier), move || {
                 let backend = MlxBackend::new(MlxOptions { composed: true, ..MlxOptions::default() });

@@ -420,9 +420,11 @@ impl<M: StepModel> Worker<M> {
                 Progress::Continues => self.publish(index),
             }
         }
+        let kv = self.model.kv_status();
         self.inbox.update(|status| {
             status.prompt_tokens += prompt_tokens;
             status.generated_tokens += generated_tokens;
+            status.kv = kv;
             status.health = EngineHealth::Serving;
         });
         ended
@@ -448,9 +450,12 @@ impl<M: StepModel> Worker<M> {
             sequences[index].spoil();
         }
         let sequence = self.free(index);
-        match event {
-            GenerationEvent::Failed(_) => self.inbox.update(|status| status.failed += 1),
-            _ => self.inbox.note_finished(sequence.submitted_at().elapsed()),
+        match &event {
+            GenerationEvent::Finished { usage, .. } => {
+                let ran = usage.prefill_seconds + usage.decode_seconds;
+                self.inbox.note_finished(Duration::try_from_secs_f64(ran).unwrap_or_default());
+            }
+            _ => self.inbox.update(|status| status.failed += 1),
         }
         sequence.send(event);
     }
@@ -461,8 +466,11 @@ impl<M: StepModel> Worker<M> {
         if let Some(slot) = sequence.set_back() {
             self.close(slot);
         }
-        let active = self.sequences.len();
-        self.inbox.update(|status| status.active = active);
+        let (active, kv) = (self.sequences.len(), self.model.kv_status());
+        self.inbox.update(|status| {
+            status.active = active;
+            status.kv = kv;
+        });
         self.publish_cache_status();
         sequence
     }
