@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use linnet_api::{ApiState, DEFAULT_PORT, SamplingOverrides, ServedModel, ServerOptions, SingleModel};
@@ -51,6 +51,9 @@ pub(crate) struct ServeArguments {
     /// Requests that may wait; more are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queued: u16,
+    /// Milliseconds that running answers may have to wait for a token while a prompt is read
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    max_stall: u32,
     #[command(flatten)]
     run: RunArguments,
     #[command(flatten)]
@@ -68,6 +71,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     let engine = EngineOptions {
         max_concurrent: usize::from(arguments.max_concurrent),
         queue_limit: usize::from(arguments.max_queued),
+        max_stall: Duration::from_millis(u64::from(arguments.max_stall)),
         ..EngineOptions::default()
     };
     eprintln!("loading {} ...", entry.name);
