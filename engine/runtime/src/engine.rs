@@ -9,6 +9,7 @@ mod generation;
 mod inbox;
 mod output;
 mod plan;
+mod retry_after;
 mod sequence;
 mod share;
 mod status;
@@ -22,13 +23,13 @@ use std::{
 };
 
 pub use generation::Generation;
-pub use status::{EngineHealth, EngineStatus};
+pub use status::{EngineHealth, EngineStatus, KvStatus};
 
 use self::{
-    inbox::{Inbox, Submission},
+    inbox::{Command, Inbox, Submission},
     worker::Worker,
 };
-use crate::{EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
+use crate::{CacheFlush, CacheStatus, EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
 
 /// How an engine shares its model among requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +150,32 @@ impl Engine {
         let (submission, generation) = Submission::new(request, limit);
         handle.inbox.push(submission)?;
         Ok(generation)
+    }
+
+    /// Writes what is kept and not yet on the disk, and waits until that is done. Blocks; what runs goes on meanwhile.
+    #[must_use]
+    pub fn flush_cache(&self) -> CacheFlush {
+        self.handle.inbox.ask(Command::Flush).unwrap_or_default()
+    }
+
+    /// What is kept of prompts and answers.
+    #[must_use]
+    pub fn cache_status(&self) -> CacheStatus {
+        self.handle.inbox.cache_status()
+    }
+
+    /// Forgets a session's name; what it points to stays. Returns whether the name was known. Blocks for at most one step
+    /// of the model.
+    #[must_use]
+    pub fn close_session(&self, session: &str) -> bool {
+        self.handle.inbox.ask(|answer| Command::CloseSession(session.into(), answer)).unwrap_or_default()
+    }
+
+    /// Gives up all that is kept and that no running request uses, in memory and on the disk, and all session names.
+    /// Blocks for at most one step of the model.
+    pub fn clear_cache(&self) {
+        // An engine that is gone keeps nothing.
+        self.handle.inbox.ask(Command::Clear).unwrap_or_default();
     }
 
     /// What the engine is doing and has done.

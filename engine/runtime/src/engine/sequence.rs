@@ -143,10 +143,6 @@ impl Sequence {
         self.generated
     }
 
-    pub(super) fn submitted_at(&self) -> Instant {
-        self.submitted
-    }
-
     /// Gives up its place in the KV store; all its tokens must be processed again.
     pub(super) fn set_back(&mut self) -> Option<Slot> {
         self.held = 0;

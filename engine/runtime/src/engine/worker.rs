@@ -15,12 +15,12 @@ use std::{
 use super::{
     EngineHealth,
     cost::{CostModel, StepLoad},
-    inbox::{Arrival, Inbox, Places, Submission},
+    inbox::{Arrival, Command, Inbox, Places, Submission},
     plan::{Limits, PlannedRow, StepPlan, View, plan_step},
     sequence::{Progress, Sequence},
 };
 use crate::{
-    EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    CacheFlush, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
     samplers::{Chosen, Scratch},
 };
 
@@ -92,6 +92,7 @@ impl<M: StepModel> Worker<M> {
     pub(super) fn run(mut self) {
         let reason = loop {
             self.drop_cancelled();
+            self.obey();
             if let Some(reason) = self.admit() {
                 break reason;
             }
@@ -116,12 +117,25 @@ impl<M: StepModel> Worker<M> {
         while self.sequences.len() < self.max_concurrent {
             let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
             match self.inbox.take(self.is_idle(), places) {
-                Arrival::Request(submission) => self.begin(submission),
+                Arrival::Request(submission) => self.begin(*submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
             }
         }
         self.inbox.stop_reason()
+    }
+
+    /// Does what handles asked for beside requests.
+    fn obey(&mut self) {
+        while let Some(command) = self.inbox.take_command() {
+            // Whoever asked may be gone by now.
+            match command {
+                // Nothing is kept yet, so nothing is missing.
+                Command::Flush(answer) => drop(answer.send(CacheFlush { durable: true, ..CacheFlush::default() })),
+                Command::CloseSession(_, answer) => drop(answer.send(false)),
+                Command::Clear(answer) => drop(answer.send(())),
+            }
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -350,9 +364,11 @@ impl<M: StepModel> Worker<M> {
                 ended.push((index, event));
             }
         }
+        let kv = self.model.kv_status();
         self.inbox.update(|status| {
             status.prompt_tokens += prompt_tokens;
             status.generated_tokens += generated_tokens;
+            status.kv = kv;
             status.health = EngineHealth::Serving;
         });
         ended
@@ -371,9 +387,12 @@ impl<M: StepModel> Worker<M> {
     /// Ends a request: what it held is free before its receiver hears of it.
     fn end(&mut self, index: usize, event: GenerationEvent) {
         let sequence = self.free(index);
-        match event {
-            GenerationEvent::Failed(_) => self.inbox.update(|status| status.failed += 1),
-            _ => self.inbox.note_finished(sequence.submitted_at().elapsed()),
+        match &event {
+            GenerationEvent::Finished { usage, .. } => {
+                let ran = usage.prefill_seconds + usage.decode_seconds;
+                self.inbox.note_finished(Duration::try_from_secs_f64(ran).unwrap_or_default());
+            }
+            _ => self.inbox.update(|status| status.failed += 1),
         }
         sequence.send(event);
     }
@@ -383,8 +402,11 @@ impl<M: StepModel> Worker<M> {
         if let Some(slot) = sequence.set_back() {
             self.close(slot);
         }
-        let active = self.sequences.len();
-        self.inbox.update(|status| status.active = active);
+        let (active, kv) = (self.sequences.len(), self.model.kv_status());
+        self.inbox.update(|status| {
+            status.active = active;
+            status.kv = kv;
+        });
         sequence
     }
 
