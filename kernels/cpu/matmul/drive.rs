@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{Activation, Context, Matrix, Precision};
 
-/// Up to this many rows the weights are used straight from memory; above, unpacking them into a panel first is cheaper.
-const STREAM_ROWS: usize = 8;
+/// Up to this many rows byte products use the weights straight from memory; above, unpacking them into a panel first is
+/// cheaper. Products of words always stream: taking four rows along costs less than storing words and reading them back.
+const STREAM_ROWS: usize = 16;
 /// The most rows that one pass over a tile takes.
 const STREAM_BLOCK: usize = 4;
-/// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache. Half as many if codes
-/// are words.
+/// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache.
 const PANEL_COLUMNS: usize = 1024;
 /// Columns of a single-precision panel, likewise. A multiple of every group size.
 const PANEL_COLUMNS_F32: usize = 256;
@@ -214,24 +214,24 @@ impl<'a> Plan<'a> {
         let (weight, gate) = (item.weight, item.gate);
         let matrices = || gate.map(|(gate, _)| gate).into_iter().chain([weight]);
         let integer = matrices().all(|matrix| region.integer_layout(matrix).is_some());
-        let stream = integer && region.rows <= STREAM_ROWS;
+        let stream = integer && (K::WIDE || region.rows <= STREAM_ROWS);
+        let row_bytes = region.columns * if integer { TERMS } else { 4 };
+        let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
+        // Equal blocks, so that the last one is no crumb.
+        let blocks = region.rows.div_ceil(most);
+        let row_block = region.rows.div_ceil(blocks).next_multiple_of(ROW_BLOCK_STEP).min(ROW_BLOCK_MAX);
         let tiles = weight.out_features().div_ceil(K::LANES);
-        let (units, units_per_task, row_block) = if stream {
+        let (units, units_per_task) = if stream {
             let bytes: usize = matrices().map(Matrix::bytes).sum();
             let (least, most) = STREAM_TASK_BYTES;
-            let task_bytes = (bytes / (threads * 12)).clamp(least, most);
-            (tiles, (task_bytes / (bytes / tiles).max(1)).max(1), region.rows)
+            let task_bytes = (bytes * blocks / (threads * 12)).clamp(least, most);
+            (tiles, (task_bytes / (bytes / tiles).max(1)).max(1))
         } else {
             let tiles_per_panel = if gate.is_some() { K::TILES / 2 } else { K::TILES };
             let panels = tiles.div_ceil(tiles_per_panel);
-            let row_bytes = region.columns * if integer { TERMS } else { 4 };
-            let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
-            // Equal blocks, so that the last one is no crumb.
-            let blocks = region.rows.div_ceil(most);
-            let row_block = region.rows.div_ceil(blocks).next_multiple_of(ROW_BLOCK_STEP).min(ROW_BLOCK_MAX);
             let products = row_block.min(region.rows) * K::TILES * K::LANES * region.columns;
             let fair = (panels * region.rows.div_ceil(row_block)).div_ceil(threads * 4);
-            (panels, PANEL_TASK_PRODUCTS.div_ceil(products).min(fair).max(1), row_block)
+            (panels, PANEL_TASK_PRODUCTS.div_ceil(products).min(fair).max(1))
         };
         let tasks = region.rows.div_ceil(row_block) * units.div_ceil(units_per_task);
         let target = Target(item.output.as_mut_ptr());
@@ -249,7 +249,7 @@ impl<'a> Plan<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             if self.stream {
-                self.stream_tiles::<K>(region, units);
+                self.stream_tiles::<K>(region, first_row..first_row + rows, units);
             } else {
                 let mut panel = MaybeUninit::<Panel>::uninit();
                 for unit in units {
@@ -259,11 +259,11 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// All rows against some tiles (of both matrices, if gated).
-    unsafe fn stream_tiles<K: Kernels>(&self, region: &Region<'_>, tiles: Range<usize>) {
-        let mut sums = MaybeUninit::<[f32; STREAM_ROWS * 2 * MAX_LANES]>::uninit();
+    /// Some rows against some tiles (of both matrices, if gated).
+    unsafe fn stream_tiles<K: Kernels>(&self, region: &Region<'_>, rows: Range<usize>, tiles: Range<usize>) {
+        let mut sums = MaybeUninit::<[f32; ROW_BLOCK_MAX * 2 * MAX_LANES]>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
-        let (rows, lanes) = (region.rows, K::LANES);
+        let (first, count, lanes) = (rows.start, rows.len(), K::LANES);
         // SAFETY: the caller's promise; `sums` has room for all rows of a streaming product against two tiles, and what
         // is read of it was written by `stream_rows`.
         unsafe {
@@ -271,23 +271,24 @@ impl<'a> Plan<'a> {
                 for tile in tiles {
                     let both = [(gate, tile), (self.weight, tile)];
                     if K::STREAM_TILES == 2 && is_alike(region, gate, self.weight) {
-                        stream_rows::<K>(region, &both, sums, 2 * lanes);
+                        stream_rows::<K>(region, rows.clone(), &both, sums, 2 * lanes);
                     } else {
-                        stream_rows::<K>(region, &both[..1], sums, 2 * lanes);
-                        stream_rows::<K>(region, &both[1..], sums.add(lanes), 2 * lanes);
+                        stream_rows::<K>(region, rows.clone(), &both[..1], sums, 2 * lanes);
+                        stream_rows::<K>(region, rows.clone(), &both[1..], sums.add(lanes), 2 * lanes);
                     }
-                    K::gate(activation, std::slice::from_raw_parts_mut(sums, rows * 2 * lanes), 2 * lanes);
-                    self.finish::<K>(0, rows, tile * lanes, sums, 2 * lanes, lanes);
+                    K::gate(activation, std::slice::from_raw_parts_mut(sums, count * 2 * lanes), 2 * lanes);
+                    self.finish::<K>(first, count, tile * lanes, sums, 2 * lanes, lanes);
                 }
                 return;
             }
             let mut tile = tiles.start;
             while tile < tiles.end {
                 let both = [(self.weight, tile), (self.weight, tile + 1)];
-                let count = K::STREAM_TILES.min(tiles.end - tile);
-                stream_rows::<K>(region, &both[..count], sums, count * lanes);
-                self.finish::<K>(0, rows, tile * lanes, sums, count * lanes, count * lanes);
-                tile += count;
+                // With one row memory is the limit, and one stream is read faster than two.
+                let side_by_side = if count == 1 { 1 } else { K::STREAM_TILES.min(tiles.end - tile) };
+                stream_rows::<K>(region, rows.clone(), &both[..side_by_side], sums, side_by_side * lanes);
+                self.finish::<K>(first, count, tile * lanes, sums, side_by_side * lanes, side_by_side * lanes);
+                tile += side_by_side;
             }
         }
     }
@@ -373,21 +374,32 @@ macro_rules! with_bits {
     };
 }
 
-/// All rows of the region against one tile, or two that are alike: `lanes` sums per row and tile, rows `stride` apart.
-unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, tiles: &[(&Matrix, usize)], out: *mut f32, stride: usize) {
+/// Some rows of the region against one tile, or two that are alike: `lanes` sums per row and tile, rows `stride` apart.
+unsafe fn stream_rows<K: Kernels>(
+    region: &Region<'_>,
+    rows: Range<usize>,
+    tiles: &[(&Matrix, usize)],
+    out: *mut f32,
+    stride: usize,
+) {
     let Some(layout) = tiles.first().and_then(|(matrix, _)| region.integer_layout(matrix)) else { return };
     let mut starts = [std::ptr::null(); 2];
     for (start, (matrix, tile)) in starts.iter_mut().zip(tiles) {
         *start = matrix.data()[tile * layout.tile_bytes()..].as_ptr();
     }
-    let passes = region.rows.div_ceil(STREAM_BLOCK);
-    let mut row = 0;
+    // Two tiles of one matrix are followed by the next two, tiles of different matrices each by its neighbour.
+    let same = tiles.iter().skip(1).filter(|(matrix, _)| std::ptr::eq(*matrix, tiles[0].0)).count();
+    let gap = same * layout.tile_bytes();
+    let passes = rows.len().div_ceil(STREAM_BLOCK);
+    let mut row = rows.start;
     for pass in 0..passes {
         // Passes of even size: 5 rows are 3 and 2, not 4 and 1.
-        let count = (region.rows - row).div_ceil(passes - pass);
+        let count = (rows.end - row).div_ceil(passes - pass);
         let (codes, wide, meta) = region.quantized(layout.group, row);
         let arguments = Stream {
             tiles: starts,
+            tile_bytes: layout.tile_bytes(),
+            gap,
             groups: layout.groups,
             blocks_per_group: layout.group / BLOCK,
             scale_kind: layout.scale_kind,
@@ -397,7 +409,7 @@ unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, tiles: &[(&Matrix, usize)
             wide: wide.as_ptr(),
             columns: region.columns,
             meta: meta.as_ptr(),
-            out: out.wrapping_add(row * stride),
+            out: out.wrapping_add((row - rows.start) * stride),
             out_stride: stride,
         };
         // SAFETY: the tiles lie within their matrices; the quantized activations hold `count` rows from `row` on, and so
@@ -481,9 +493,7 @@ unsafe fn pass_fast<K: Kernels>(
     rows: usize,
 ) {
     let blocks_per_group = layout.group / BLOCK;
-    // Vectors of codes for a quad of columns.
-    let halves = if K::WIDE { 2 } else { 1 };
-    let (vector, groups_at_once) = (layout.vector(), PANEL_COLUMNS / halves / layout.group);
+    let (vector, groups_at_once) = (layout.vector(), PANEL_COLUMNS / layout.group);
     // SAFETY: the panel has room for `groups_at_once` groups of `MAX_WIDTH` rows, all of which are written before the
     // product reads them; tiles, activations and output are within bounds as in `stream_rows`.
     unsafe {
@@ -511,7 +521,7 @@ unsafe fn pass_fast<K: Kernels>(
                     };
                     with_bits!(layout.bits, K::unpack_fast(&arguments));
                 } else {
-                    for quad in 0..groups * layout.group / QUAD * halves {
+                    for quad in 0..groups * layout.group / QUAD {
                         weights.add((quad * K::TILES + slot) * vector).write_bytes(0, vector);
                     }
                     for group in 0..groups {
@@ -522,8 +532,7 @@ unsafe fn pass_fast<K: Kernels>(
             }
             let mut row = 0;
             while row < rows {
-                let (codes, wide, meta) = region.quantized(layout.group, first_row + row);
-                let column = group * layout.group;
+                let (codes, _, meta) = region.quantized(layout.group, first_row + row);
                 let arguments = PanelFast {
                     weights,
                     scales,
@@ -532,15 +541,13 @@ unsafe fn pass_fast<K: Kernels>(
                     correction: correction::<K>(layout.bits, layout.symmetric),
                     groups,
                     blocks_per_group,
-                    codes: codes.as_ptr().wrapping_add(column),
-                    wide: wide.as_ptr().wrapping_add(column),
+                    codes: codes[group * layout.group..].as_ptr(),
                     columns: region.columns,
                     meta: meta[group..].as_ptr(),
                     meta_stride: layout.groups,
                     out: out.add(row * K::TILES * K::LANES),
                 };
                 row += match layout.bits {
-                    _ if K::WIDE => K::panel_words(&arguments, rows - row),
                     // Unpacked codes of up to four bits are all alike.
                     2..=4 => K::panel_fast::<4>(&arguments, rows - row),
                     5 => K::panel_fast::<5>(&arguments, rows - row),

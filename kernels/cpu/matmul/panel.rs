@@ -1,11 +1,11 @@
 //! Many rows of activations against a panel: a few tiles unpacked once into the first-level cache and multiplied with
-//! row after row, register block by register block. For prefill, where arithmetic is the limit.
+//! row after row, register block by register block. For prefill, where arithmetic is the limit and is done on bytes.
 #![allow(unsafe_code)]
 // Rows and tiles index several register arrays at once; iterators would hide which.
 #![allow(clippy::needless_range_loop)]
 
 use super::{
-    decode::{dot_quad, for_quads, group_dot, load_scales, words},
+    decode::{dot_quad, for_quads, group_dot, load_scales},
     layout::{BLOCK, QUAD, ScaleKind},
     quantize::{GroupMeta, TERMS},
     simd::Simd,
@@ -21,7 +21,7 @@ pub(crate) struct UnpackFast {
     pub(crate) affine: bool,
     /// Slots of the panel.
     pub(crate) tiles: usize,
-    /// `[block][quad][slot][4 * lanes]`, at this slot; where [`Simd::WIDE`] `[block][quad][half][slot][4 * lanes]`.
+    /// `[block][quad][slot][4 * lanes]`, at this slot.
     pub(crate) codes: *mut u8,
     /// `[group][slot][lanes]`, at this slot.
     pub(crate) scales: *mut f32,
@@ -29,12 +29,15 @@ pub(crate) struct UnpackFast {
     pub(crate) biases: *mut f32,
 }
 
-/// Unpacks groups of a tile into a panel for [`panel_fast`] or [`panel_words`].
+/// Unpacks groups of a tile into a panel for [`panel_fast`].
 ///
 /// # Safety
 /// The pointers must be valid for the shapes of [`UnpackFast`]; the instruction set of `S` must be available.
 #[inline(always)]
 pub(crate) unsafe fn unpack_fast<S: Simd, const BITS: usize>(arguments: &UnpackFast) {
+    if S::WIDE {
+        return; // never called there: nothing to compile
+    }
     let vector = S::LANES * QUAD;
     let scales_bytes = S::LANES * arguments.scale_kind.bytes();
     // SAFETY: the caller's promise.
@@ -44,15 +47,8 @@ pub(crate) unsafe fn unpack_fast<S: Simd, const BITS: usize>(arguments: &UnpackF
         for group in 0..arguments.groups {
             for _ in 0..arguments.blocks_per_group {
                 for_quads!(Q, {
-                    if S::WIDE {
-                        for half in words::<S, BITS>(at, Q) {
-                            S::store_bytes(to, half);
-                            to = to.add(arguments.tiles * vector);
-                        }
-                    } else {
-                        S::store_bytes(to, dot_quad::<S, BITS>(at, Q));
-                        to = to.add(arguments.tiles * vector);
-                    }
+                    S::store_bytes(to, dot_quad::<S, BITS>(at, Q));
+                    to = to.add(arguments.tiles * vector);
                 });
                 at = at.add(BITS * vector);
             }
@@ -67,7 +63,7 @@ pub(crate) unsafe fn unpack_fast<S: Simd, const BITS: usize>(arguments: &UnpackF
     }
 }
 
-/// Operands of [`panel_fast`] and [`panel_words`].
+/// Operands of [`panel_fast`].
 pub(crate) struct PanelFast {
     /// As [`UnpackFast::codes`] leaves them.
     pub(crate) weights: *const u8,
@@ -80,10 +76,8 @@ pub(crate) struct PanelFast {
     pub(crate) correction: i32,
     pub(crate) groups: usize,
     pub(crate) blocks_per_group: usize,
-    /// Quantized activations, `[rows, TERMS, columns]`, from the first column of the panel on. For [`panel_fast`].
+    /// Quantized activations, `[rows, TERMS, columns]`, from the first column of the panel on.
     pub(crate) codes: *const i8,
-    /// The same, both terms in one number, `[rows, columns]`. For [`panel_words`].
-    pub(crate) wide: *const i16,
     pub(crate) columns: usize,
     pub(crate) meta: *const GroupMeta,
     pub(crate) meta_stride: usize,
@@ -165,52 +159,6 @@ unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROW
             at = at.add(blocks_per_group * block_bytes);
             for row in 0..ROWS {
                 codes[row] = codes[row].add(blocks_per_group * BLOCK);
-            }
-            add_group::<S, TILES, ROWS>(arguments, group, &sum, &mut total);
-        }
-        store_totals::<S, TILES, ROWS>(arguments, &total);
-    }
-}
-
-/// [`panel_fast`] by products of 16-bit words, which are alike for all widths of codes.
-///
-/// # Safety
-/// As for [`panel_fast`].
-#[inline(always)]
-pub(crate) unsafe fn panel_words<S: Simd, const TILES: usize, const ROWS: usize>(arguments: &PanelFast) {
-    if !S::WIDE {
-        return; // never called there: nothing to compile
-    }
-    let vector = S::LANES * QUAD;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut at = arguments.weights;
-        let mut wide = [arguments.wide; ROWS];
-        for row in 0..ROWS {
-            wide[row] = wide[row].add(row * arguments.columns);
-        }
-        let mut total = load_totals::<S, TILES, ROWS>(arguments);
-        for group in 0..arguments.groups {
-            let mut sum = [[S::ints_zero(); TILES]; ROWS];
-            for _ in 0..arguments.blocks_per_group {
-                for_quads!(Q, {
-                    for half in 0..2 {
-                        let mut weights = [S::splat_byte(0); TILES];
-                        for tile in 0..TILES {
-                            weights[tile] = S::load_bytes(at.add(((Q * 2 + half) * TILES + tile) * vector));
-                        }
-                        for row in 0..ROWS {
-                            let activations = S::splat_quad(wide[row].add(Q * QUAD + half * 2).cast());
-                            for tile in 0..TILES {
-                                sum[row][tile] = S::dot_words(sum[row][tile], weights[tile], activations);
-                            }
-                        }
-                    }
-                });
-                at = at.add(16 * TILES * vector);
-                for row in 0..ROWS {
-                    wide[row] = wide[row].add(BLOCK);
-                }
             }
             add_group::<S, TILES, ROWS>(arguments, group, &sum, &mut total);
         }

@@ -112,8 +112,6 @@ pub(crate) trait Kernels: Simd {
     unsafe fn unpack_dense_f32(arguments: &UnpackF32);
     /// Multiplies a panel with as many rows as one register block takes and returns how many: at most `rows`.
     unsafe fn panel_fast<const BITS: usize>(arguments: &PanelFast, rows: usize) -> usize;
-    /// Likewise where [`Simd::WIDE`], for all widths.
-    unsafe fn panel_words(arguments: &PanelFast, rows: usize) -> usize;
     /// Likewise in single precision.
     unsafe fn panel_f32(arguments: &PanelF32, rows: usize) -> usize;
     /// Quantizes a row into `wide` where [`Simd::WIDE`], into `codes` elsewhere.
@@ -177,27 +175,6 @@ macro_rules! compile_kernels {
                         2
                     } else {
                         panel_fast::<Self, BITS, $tiles, 1>(arguments);
-                        1
-                    }
-                }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn panel_words(arguments: &crate::matmul::panel::PanelFast, rows: usize) -> usize {
-                use crate::matmul::panel::panel_words;
-                // SAFETY: as above.
-                unsafe {
-                    if rows >= $rows {
-                        panel_words::<Self, $tiles, $rows>(arguments);
-                        $rows
-                    } else if rows >= 4 {
-                        panel_words::<Self, $tiles, 4>(arguments);
-                        4
-                    } else if rows >= 2 {
-                        panel_words::<Self, $tiles, 2>(arguments);
-                        2
-                    } else {
-                        panel_words::<Self, $tiles, 1>(arguments);
                         1
                     }
                 }

@@ -1,5 +1,6 @@
-//! A few rows of activations against tiles read straight from memory: decoding, where memory is the limit with one row,
-//! and where each weight taken apart should serve several rows before it is forgotten.
+//! Rows of activations against tiles read straight from memory, a few rows to each pass over a tile: what decoding does,
+//! where memory is the limit with one row, and each weight taken apart should serve several rows before it is forgotten.
+//! With products of words ([`Simd::WIDE`]) this is the quickest for many rows too.
 #![allow(unsafe_code)]
 // Rows and tiles index several register arrays at once; iterators would hide which.
 #![allow(clippy::needless_range_loop)]
@@ -11,8 +12,9 @@ use super::{
     simd::Simd,
 };
 
-/// How far ahead of the weights in use the cache is asked for more, in bytes.
-const PREFETCH: usize = 2048;
+/// How far ahead of the weights in use the cache is asked for more, in bytes of each tile; in short tiles as far as the
+/// same place of the tile that is used next.
+const PREFETCH: usize = 4096;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -20,6 +22,9 @@ const LINE: usize = 64;
 pub(crate) struct Stream {
     /// As many tiles as the kernel takes, alike in all that follows.
     pub(crate) tiles: [*const u8; 2],
+    /// Bytes of a tile, and how far behind the end of each the tile that is used next in its place begins.
+    pub(crate) tile_bytes: usize,
+    pub(crate) gap: usize,
     pub(crate) groups: usize,
     pub(crate) blocks_per_group: usize,
     pub(crate) scale_kind: ScaleKind,
@@ -70,10 +75,14 @@ unsafe fn stream_groups<S: Simd, const BITS: usize, const TILES: usize, const RO
         let mut column = 0;
         let mut total = [[S::zero(); TILES]; ROWS];
         for group in 0..arguments.groups {
+            let mut ahead = PREFETCH.min(arguments.tile_bytes);
+            if at[0].addr() + ahead >= arguments.tiles[0].addr() + arguments.tile_bytes {
+                ahead += arguments.gap;
+            }
             let sums = if S::WIDE {
-                group_words::<S, BITS, TILES, ROWS>(arguments, at, column, blocks_per_group)
+                group_words::<S, BITS, TILES, ROWS>(arguments, at, column, blocks_per_group, ahead)
             } else {
-                group_bytes::<S, BITS, TILES, ROWS>(arguments, at, column, blocks_per_group)
+                group_bytes::<S, BITS, TILES, ROWS>(arguments, at, column, blocks_per_group, ahead)
             };
             column += blocks_per_group * BLOCK;
             let mut scales = [S::zero(); TILES];
@@ -113,12 +122,13 @@ unsafe fn stream_groups<S: Simd, const BITS: usize, const TILES: usize, const RO
     }
 }
 
-/// Where block `block` of each tile's group begins; what lies [`PREFETCH`] bytes behind it is asked for. (A loop: closures
+/// Where block `block` of each tile's group begins; what lies `ahead` bytes behind it is asked for. (A loop: closures
 /// are not always inlined, and then not compiled for the instruction set of the caller.)
 #[inline(always)]
 unsafe fn block_starts<S: Simd, const BITS: usize, const TILES: usize>(
     mut at: [*const u8; TILES],
     block: usize,
+    ahead: usize,
 ) -> [*const u8; TILES] {
     let bytes = BITS * S::LANES * QUAD;
     for tile in 0..TILES {
@@ -126,7 +136,7 @@ unsafe fn block_starts<S: Simd, const BITS: usize, const TILES: usize>(
         unsafe {
             at[tile] = at[tile].add(block * bytes);
             for line in 0..bytes.div_ceil(LINE) {
-                S::prefetch(at[tile].wrapping_add(PREFETCH + line * LINE));
+                S::prefetch(at[tile].wrapping_add(ahead + line * LINE));
             }
         }
     }
@@ -140,6 +150,7 @@ unsafe fn group_bytes<S: Simd, const BITS: usize, const TILES: usize, const ROWS
     at: [*const u8; TILES],
     column: usize,
     blocks: usize,
+    ahead: usize,
 ) -> [[S::Ints; TILES]; ROWS] {
     let flush = S::flush_interval(BITS);
     // SAFETY: as in `stream_groups`.
@@ -147,7 +158,7 @@ unsafe fn group_bytes<S: Simd, const BITS: usize, const TILES: usize, const ROWS
         let mut sum = [[S::ints_zero(); TILES]; ROWS];
         let mut partial = [[[S::partial_zero(); TERMS]; TILES]; ROWS];
         for block in 0..blocks {
-            let at = block_starts::<S, BITS, TILES>(at, block);
+            let at = block_starts::<S, BITS, TILES>(at, block, ahead);
             let codes = arguments.codes.add(column + block * BLOCK);
             for_quads!(Q, {
                 let mut weights = [S::splat_byte(0); TILES];
@@ -189,12 +200,15 @@ unsafe fn group_words<S: Simd, const BITS: usize, const TILES: usize, const ROWS
     at: [*const u8; TILES],
     column: usize,
     blocks: usize,
+    ahead: usize,
 ) -> [[S::Ints; TILES]; ROWS] {
     // SAFETY: as in `stream_groups`.
     unsafe {
-        let mut sums = [[S::ints_zero(); TILES]; ROWS];
+        // Few sums would wait for themselves: each then gets a second one.
+        let ways = if ROWS * TILES <= 2 { 2 } else { 1 };
+        let mut sums = [[[S::ints_zero(); 2]; TILES]; ROWS];
         for block in 0..blocks {
-            let at = block_starts::<S, BITS, TILES>(at, block);
+            let at = block_starts::<S, BITS, TILES>(at, block, ahead);
             let wide = arguments.wide.add(column + block * BLOCK);
             for_quads!(Q, {
                 let mut codes = [[S::splat_byte(0); 2]; TILES];
@@ -206,12 +220,20 @@ unsafe fn group_words<S: Simd, const BITS: usize, const TILES: usize, const ROWS
                         let pair = wide.add(row * arguments.columns + Q * QUAD + half * 2);
                         let activations = S::splat_quad(pair.cast());
                         for tile in 0..TILES {
-                            sums[row][tile] = S::dot_words(sums[row][tile], codes[tile][half], activations);
+                            let sum = &mut sums[row][tile][half % ways];
+                            *sum = S::dot_words(*sum, codes[tile][half], activations);
                         }
                     }
                 }
             });
         }
-        sums
+        let mut joined = [[S::ints_zero(); TILES]; ROWS];
+        for row in 0..ROWS {
+            for tile in 0..TILES {
+                let [first, second] = sums[row][tile];
+                joined[row][tile] = if ways == 2 { S::add_ints(first, second) } else { first };
+            }
+        }
+        joined
     }
 }

@@ -471,7 +471,9 @@ fn a_row_gives_the_same_bits_in_any_company_and_on_any_number_of_threads() {
                 let what = format!("{isa:?} {precision:?}, {bits} bits, groups of {group}, symmetric {symmetric}");
                 let together = run(&contexts[1], 0..most);
                 assert!(run(&contexts[0], 0..most) == together, "{what}: one thread");
-                for count in (1..=17).chain([23, 24, 31]) {
+                // The plain version takes row after row: little can go wrong there, and it is slow.
+                let most_tried = if isa == Isa::Scalar { 2 } else { 17 };
+                for count in (1..=most_tried).chain([24]) {
                     // Not always the same neighbours.
                     let first = count * 7 % (most - count);
                     let (plain, gated) = run(&contexts[count % 3], first..first + count);
