@@ -1,4 +1,4 @@
-"""What system.sh says on a Mac that lacks something, on a Mac made of stand-ins for its programs."""
+"""What system.sh says and does on machines made of stand-ins for their programs."""
 
 import re
 import shutil
@@ -22,21 +22,44 @@ COMPLETE = {
     "cmake": "true",
 }
 # What the script itself calls.
-SYSTEM = ("sh", "cut", "id")
+SYSTEM = ("sh", "cut", "id", "ls")
+# Debian as root with Rust and git, on which apt-get brings a clang that knows its own folder.
+FRESH_DEBIAN = {
+    "uname": "echo Linux",
+    "id": "echo 0",
+    "cargo": "true",
+    "git": "true",
+    "apt-get": """
+here="${0%/*}"
+for tool in llvm-cov-19 llvm-profdata-19 llvm-symbolizer-19 clang++-19; do
+    printf '#!%s/sh\\necho %s/clang\\n' "$here" "$here" >"$here/$tool"
+    chmod 755 "$here/$tool"
+done
+mkdir -p "$here/clang/lib/linux"
+: >"$here/clang/lib/linux/libclang_rt.asan-x86_64.so"
+""",
+}
 
 
 def setup_on_mac(changes: dict[str, str | None]) -> subprocess.CompletedProcess[str]:
-    """Runs `system.sh build` where only these programs are; None removes one."""
+    """Runs `system.sh build` on a complete Mac with these changes."""
+    return setup("build", COMPLETE | changes, SYSTEM)
+
+
+def setup(
+    kind: str, programs: dict[str, str | None], system: tuple[str, ...]
+) -> subprocess.CompletedProcess[str]:
+    """Runs `system.sh kind` where only these programs are; None removes one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for program, lines in (COMPLETE | changes).items():
+        for program, lines in programs.items():
             if lines is not None:
                 (folder / program).write_text(f"#!/bin/sh\n{lines}\n")
                 (folder / program).chmod(0o755)
-        for program in SYSTEM:
+        for program in system:
             (folder / program).symlink_to(shutil.which(program) or program)
         return subprocess.run(
-            [folder / "sh", SCRIPT, "build"], env={"PATH": name}, capture_output=True, text=True
+            [folder / "sh", SCRIPT, kind], env={"PATH": name}, capture_output=True, text=True
         )  # fmt: skip
 
 
@@ -67,6 +90,17 @@ class OnAMac(unittest.TestCase):
 
     def test_a_terminal_under_rosetta_is_told_so(self) -> None:
         self.assert_asks_for("Open using Rosetta", {"sysctl": "echo 1"})
+
+
+class OnDebian(unittest.TestCase):
+    def test_a_compiler_that_was_just_installed_is_found(self) -> None:
+        outcome = setup("test", FRESH_DEBIAN, ("sh", "ls", "chmod", "mkdir"))
+        self.assertEqual((outcome.returncode, outcome.stderr), (0, ""), outcome.stdout)
+
+    def test_a_compiler_that_cannot_be_installed_is_asked_for(self) -> None:
+        outcome = setup("test", FRESH_DEBIAN | {"apt-get": "exit 100"}, ("sh", "ls"))
+        self.assertEqual(outcome.returncode, 1)
+        self.assertIn("apt-get install clang-19", outcome.stderr)
 
 
 if __name__ == "__main__":
