@@ -35,7 +35,7 @@ fn start(fixture: &Fixture, exact: bool) -> Engine {
     let options = EngineOptions { max_stall: Duration::from_nanos(1), ..EngineOptions::default() };
     Engine::start("company", options, text, move || {
         let backend = CpuBackend::new(CpuOptions { threads: 2, exact });
-        let size = BackendModelOptions { kv_tokens: Some(4096), sequences: 8 };
+        let size = BackendModelOptions { kv_tokens: Some(4096), kv_bytes: None, sequences: 8 };
         BackendModel::load(backend, &folder, size).map_err(|error| StepModelError::Compute(error.to_string()))
     })
     .unwrap()
