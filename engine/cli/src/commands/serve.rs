@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use crate::exit::Exit;
 use crate::models::{self, ChoiceError, RunArguments};
 use crate::output;
+use crate::prefix_cache::PrefixCacheArguments;
 use crate::sampling::SamplingArguments;
 use crate::units;
 
@@ -83,6 +84,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Ending")]
     flush_limit: Duration,
     #[command(flatten)]
+    prefix_cache: PrefixCacheArguments,
+    #[command(flatten)]
     run: RunArguments,
     #[command(flatten)]
     sampling: SamplingArguments,
@@ -142,6 +145,7 @@ fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> 
         max_concurrent: usize::from(arguments.max_concurrent),
         queue_limit: usize::from(arguments.max_queued),
         max_stall: arguments.max_stall,
+        prefix_cache_bytes: arguments.prefix_cache.memory(),
         ..EngineOptions::default()
     };
     let memory = SystemMemory::new();
@@ -154,7 +158,8 @@ fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> 
         idle_unload: Some(arguments.idle_unload).filter(|limit| !limit.is_zero()),
         ..ResidencyOptions::with_budget(budget)
     };
-    let source = StoreSource::new(store, named, arguments.run.clone(), engine);
+    let disk = arguments.prefix_cache.open_disk(&store);
+    let source = StoreSource::new(store, named, arguments.run.clone(), engine, disk);
     ModelManager::start(Arc::new(source), Arc::new(memory), options)
 }
 

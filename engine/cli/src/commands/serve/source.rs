@@ -1,10 +1,12 @@
 //! The store's models, as the server's manager wants them.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linnet_api::{ApiError, ModelFacts, ModelSource, SamplingOverrides, ServedModel};
 use linnet_library::{LibraryError, ModelEntry, Store};
-use linnet_runtime::{EngineOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
+use linnet_runtime::ssd::SsdTier;
+use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
 
 use crate::models::{self, ChoiceError, RunArguments};
 
@@ -15,12 +17,20 @@ pub(crate) struct StoreSource {
     named: Vec<ModelEntry>,
     run: RunArguments,
     engine: EngineOptions,
+    /// Where computed prompts of all models survive a restart.
+    disk: Option<Arc<SsdTier>>,
 }
 
 impl StoreSource {
     /// A source of the models of `store` and of those that were `named`.
-    pub(crate) fn new(store: Store, named: Vec<ModelEntry>, run: RunArguments, engine: EngineOptions) -> Self {
-        Self { store, named, run, engine }
+    pub(crate) fn new(
+        store: Store,
+        named: Vec<ModelEntry>,
+        run: RunArguments,
+        engine: EngineOptions,
+        disk: Option<Arc<SsdTier>>,
+    ) -> Self {
+        Self { store, named, run, engine, disk }
     }
 
     /// The models of the store, then those that lie elsewhere.
@@ -87,7 +97,7 @@ impl ModelSource for StoreSource {
 
     fn load(&self, id: &str) -> Result<ServedModel, ApiError> {
         let entry = self.entry(id)?;
-        let options = models::load_options(&entry, &self.run, self.engine);
+        let options = LoadOptions { disk: self.disk.clone(), ..models::load_options(&entry, &self.run, self.engine) };
         let loaded = load_model(&entry.path, &options).map_err(|error| broken(id, &error))?;
         let sampling = SamplingOverrides::from(&loaded.defaults);
         let LoadedModel { engine, tokenizer, template, .. } = loaded;
