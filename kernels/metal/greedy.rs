@@ -123,16 +123,6 @@ impl GreedyPlan {
 const MAX_VOCABULARY: usize = 1 << 24;
 const MAX_ROWS: usize = 65_535;
 
-/// Rounds to the precision of `element`, to nearest, ties to even.
-#[must_use]
-pub fn round_to(element: Element, value: f32) -> f32 {
-    match element {
-        Element::F16 => f16::from_f32(value).to_f32(),
-        Element::Bf16 => bf16::from_f32(value).to_f32(),
-        _ => value,
-    }
-}
-
 /// The logarithm of the sum of exponentials of one row, before it is rounded to the type of the logits.
 #[must_use]
 pub fn log_sum_exp(logits: &[f32]) -> f64 {

@@ -10,6 +10,7 @@ mod backend_model;
 mod engine;
 mod event;
 mod load;
+mod recommendation;
 mod request;
 mod samplers;
 mod step_model;

@@ -1,6 +1,9 @@
 //! A model folder becomes a running engine with its tokenizer, template and defaults.
 
-use crate::{BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError};
+use crate::{
+    BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError,
+    recommendation::drop_unusable,
+};
 use linnet_compute::{
     KvQuantization,
     cpu::{CpuBackend, CpuOptions},
@@ -103,7 +106,10 @@ pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, L
     let architecture = ModelConfig::load(folder)?.model_type()?.to_owned();
     let tokenizer = Tokenizer::load(folder)?;
     let template = ChatTemplate::load(folder)?;
-    let defaults = GenerationDefaults::load(folder, &tokenizer)?;
+    let mut defaults = GenerationDefaults::load(folder, &tokenizer)?;
+    for note in drop_unusable(&mut defaults) {
+        tracing::warn!(folder = %folder.display(), "{note}");
+    }
     let name = options.name.clone().unwrap_or_else(|| {
         folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
     });
