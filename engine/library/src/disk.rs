@@ -9,6 +9,9 @@ use rustix::io::Errno;
 use crate::error::{IoContext as _, LibraryError};
 use crate::free_space::{RESERVE, available_space};
 
+/// What the Finder leaves in folders that somebody looked at.
+pub(crate) const FINDER_NOTE: &str = ".DS_Store";
+
 /// Bytes that an ordinary user may still write below `folder`.
 pub(crate) fn free_space(folder: &Path) -> Result<u64, LibraryError> {
     available_space(folder).at("ask for the free space of", folder)
@@ -134,7 +137,6 @@ pub(crate) fn explain_link(path: &Path, source: std::io::Error) -> std::io::Erro
 
 /// Removes a folder if nothing is in it but the Finder's note on how to show it.
 pub(crate) fn remove_deserted(folder: &Path) {
-    const FINDER_NOTE: &str = ".DS_Store";
     let Ok(files) = fs::read_dir(folder) else { return };
     if files.flatten().all(|entry| entry.file_name() == FINDER_NOTE) {
         let _ = fs::remove_file(folder.join(FINDER_NOTE));

@@ -46,6 +46,19 @@ pub enum LibraryError {
         /// Where it lies.
         path: PathBuf,
     },
+    /// What is at the model's place is no model, and replacing it would delete it.
+    #[error(
+        "{path} is no model: it holds {holds}; choose another name than \"{name}\", or move it away yourself if you do \
+         not need it"
+    )]
+    NotAModel {
+        /// The name that was asked for.
+        name: String,
+        /// What is in its place.
+        path: PathBuf,
+        /// What that holds, for people.
+        holds: String,
+    },
     /// Neither `LINNET_HOME` nor a home folder is known.
     #[error("no folder for the models is known: set LINNET_HOME (or HOME) to a folder that Linnet may write to")]
     NoHome,

@@ -123,9 +123,11 @@ impl StorePull {
     /// The model of that name, if it is there and would not be replaced.
     ///
     /// # Errors
-    /// [`LibraryError::InvalidName`].
+    /// [`LibraryError::InvalidName`], or [`LibraryError::NotAModel`] and [`LibraryError::NameTaken`] where no model can
+    /// have that place: before anything is downloaded.
     pub fn already_here(&self) -> Result<Option<ModelEntry>, LibraryError> {
         let path = self.store.path_of(self.name())?;
+        self.store.check_free(self.name(), true)?;
         let is_here = !self.options.replace && path.exists();
         Ok(is_here.then(|| ModelEntry::read(self.name(), &path)))
     }

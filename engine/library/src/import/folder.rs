@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Companion, ImportOptions, Prepared, detect};
+use super::{Companion, ImportOptions, Prepared, chat_templates, detect};
 use crate::affine::Affine;
 use crate::config::{Config, Quantization};
 use crate::convert::{Conversion, Job, Source, groups};
@@ -18,14 +18,13 @@ use crate::weights::folder::Weights;
 use crate::weights::read::{SafetensorsFile, TensorInfo};
 use crate::weights::write::NewTensor;
 
-/// Files beside the weights that the engine or a person may need.
-const COMPANIONS: [&str; 11] = [
+/// Files beside the weights, and beside the chat templates, that the engine or a person may need.
+const COMPANIONS: [&str; 10] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "generation_config.json",
-    "chat_template.jinja",
     "chat_template.json",
     "tokenizer.model",
     "vocab.json",
@@ -157,10 +156,7 @@ impl FolderSource {
     }
 
     pub(crate) fn has_chat_template(&self) -> bool {
-        const TEMPLATE_LIMIT: u64 = 16 << 20;
-        ["chat_template.jinja", "chat_template.json"].iter().any(|name| self.path.join(name).is_file())
-            || disk::read_json(&self.path.join("tokenizer_config.json"), TEMPLATE_LIMIT)
-                .is_ok_and(|config| !config["chat_template"].is_null())
+        chat_templates::are_there(&self.path)
     }
 
     /// The kind of model in tokenizer.json, for people.
@@ -205,6 +201,8 @@ impl FolderSource {
                 companions.push((name, Companion::Copy(path)));
             }
         }
+        let templates = chat_templates::files(&self.path)?;
+        companions.extend(templates.into_iter().map(|(name, path)| (name, Companion::Copy(path))));
         Ok(companions)
     }
 }
