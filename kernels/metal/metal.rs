@@ -20,9 +20,7 @@ pub use decode_attention::{
 };
 pub use element::{Element, round_to};
 pub use gated::{GATED_MATVEC, GATED_MATVEC_MAX_ROWS, Gate, GatedMatvec, gated_reference};
-pub use greedy::{
-    GREEDY_FINISH, GREEDY_NONE, GREEDY_SINGLE, GREEDY_TILES, GreedyPlan, greedy_reference, log_sum_exp,
-};
+pub use greedy::{GREEDY_FINISH, GREEDY_NONE, GREEDY_SINGLE, GREEDY_TILES, GreedyPlan, greedy_reference, log_sum_exp};
 pub use launch::{Launch, LaunchError, Output, TemplateValue};
 pub use source::{KernelSource, SourceFile};
 

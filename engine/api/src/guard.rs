@@ -117,8 +117,8 @@ fn check_origin(headers: &HeaderMap, options: &ServerOptions) -> Result<Option<H
     let mut values = headers.get_all(header::ORIGIN).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let origin = value.to_str().unwrap_or_default();
-    let is_allowed = is_loopback_origin(origin)
-        || options.allowed_origins.iter().any(|allowed| is_same_origin(allowed, origin));
+    let is_allowed =
+        is_loopback_origin(origin) || options.allowed_origins.iter().any(|allowed| is_same_origin(allowed, origin));
     if is_allowed && values.next().is_none() {
         return Ok(Some(value.clone()));
     }

@@ -74,14 +74,14 @@ pub enum LibraryError {
     },
     /// The disk cannot hold the result.
     #[error(
-        "not enough disk space in {path}: {needed} bytes are needed and {available} are free; free at least {} bytes \
+        "not enough disk space in {path}: {needed} bytes must be free and {available} are; free at least {} bytes \
          or set LINNET_HOME to another disk",
         .needed.saturating_sub(*.available)
     )]
     DiskSpace {
         /// The folder that was to be written to.
         path: PathBuf,
-        /// Bytes that the result takes.
+        /// Bytes that must be free: what the result takes, and what stays free for other programs.
         needed: u64,
         /// Bytes that are free.
         available: u64,
@@ -256,6 +256,36 @@ impl LibraryError {
                 LibraryError::DiskFull { path: path.to_owned() }
             }
             _ => LibraryError::Io { action, path: path.to_owned(), source },
+        }
+    }
+
+    /// Whether trying again with the same files cannot help: it is the model itself that is refused.
+    pub(crate) fn is_about_the_model(&self) -> bool {
+        match self {
+            LibraryError::UnknownSource { .. }
+            | LibraryError::UnsupportedArchitecture { .. }
+            | LibraryError::UnsupportedFeature { .. }
+            | LibraryError::Truncated { .. }
+            | LibraryError::Malformed { .. }
+            | LibraryError::Config { .. }
+            | LibraryError::MissingTensor { .. }
+            | LibraryError::UnexpectedTensors { .. }
+            | LibraryError::Shape { .. }
+            | LibraryError::MissingShard { .. }
+            | LibraryError::UnsafeShard { .. }
+            | LibraryError::Tokenizer { .. } => true,
+            LibraryError::NotFound { .. }
+            | LibraryError::Ambiguous { .. }
+            | LibraryError::InvalidName { .. }
+            | LibraryError::NameTaken { .. }
+            | LibraryError::NotAModel { .. }
+            | LibraryError::NoHome
+            | LibraryError::OutsideStore { .. }
+            | LibraryError::DiskSpace { .. }
+            | LibraryError::DiskFull { .. }
+            | LibraryError::Io { .. }
+            // Another wish may be granted.
+            | LibraryError::Quantize { .. } => false,
         }
     }
 

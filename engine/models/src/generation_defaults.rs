@@ -46,11 +46,7 @@ impl GenerationDefaults {
     }
 
     /// The defaults from the two files' contents and the tokenizer's own end token.
-    pub fn merge(
-        generation: &Map<String, Value>,
-        config: &Map<String, Value>,
-        tokenizer_eos: Option<u32>,
-    ) -> Self {
+    pub fn merge(generation: &Map<String, Value>, config: &Map<String, Value>, tokenizer_eos: Option<u32>) -> Self {
         let number = |name: &str| generation.get(name).and_then(Value::as_f64).map(|value| value as f32);
         let count = |name: &str| generation.get(name).and_then(token_id);
         let model = |name: &str| {

@@ -2,7 +2,12 @@
 //!
 //! Written after mlx-lm 0.32.2's `mlx_lm/models/llama.py`, operation for operation.
 
-use crate::{LanguageModel, ModelConfig, error::Result, loader::Loader, rope_config::{RopeFields, rope_spec}};
+use crate::{
+    LanguageModel, ModelConfig,
+    error::Result,
+    loader::Loader,
+    rope_config::{RopeFields, rope_spec},
+};
 use linnet_compute::{Activation, AttentionSpec, Backend, KvLayout, LayerKv};
 use serde::Deserialize;
 use serde_json::Value;

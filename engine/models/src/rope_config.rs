@@ -177,7 +177,8 @@ mod tests {
         let plain = read(&json!({"rope_parameters": {"rope_theta": 100_000.0, "rope_type": "default"}}), 64).unwrap();
         assert_eq!((plain.base, plain.scaling), (100_000.0, RopeScaling::None));
         // Where both stand there, the older fields are what every reader knows.
-        let both = json!({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 7.0, "rope_type": "linear", "factor": 2}});
+        let both =
+            json!({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 7.0, "rope_type": "linear", "factor": 2}});
         let both = read(&both, 64).unwrap();
         assert_eq!((both.base, both.scaling), (5.0, RopeScaling::Linear { factor: 2.0 }));
         assert_eq!(read(&json!({"rope_parameters": null}), 64).unwrap().base, DEFAULT_BASE);
@@ -186,7 +187,10 @@ mod tests {
     #[test]
     fn rope_parameters_that_cannot_be_followed_are_refused_and_not_passed_over() {
         for (parameters, word) in [
-            (json!({"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}), "full_attention"),
+            (
+                json!({"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}),
+                "full_attention",
+            ),
             (json!({"rope_theta": "10000"}), "rope_theta"),
             (json!(10_000), "rope_parameters"),
             (json!({"rope_theta": 1e4, "rope_type": "new"}), "new"),
@@ -199,8 +203,10 @@ mod tests {
     #[test]
     fn numbers_that_give_no_angles_are_refused_before_anything_is_computed() {
         let factors = |count: usize| vec![1.5; count];
-        let long = |factors: Value| json!({"type": "longrope", "long_factor": factors,
-            "original_max_position_embeddings": 2048});
+        let long = |factors: Value| {
+            json!({"type": "longrope", "long_factor": factors,
+            "original_max_position_embeddings": 2048})
+        };
         for (dims, scaling) in [
             (64, json!({"type": "proportional", "partial_rotary_factor": 1.5})),
             (64, json!({"type": "proportional", "partial_rotary_factor": -0.5})),

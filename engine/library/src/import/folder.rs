@@ -13,6 +13,7 @@ use crate::convert::{Conversion, Job, Source, groups};
 use crate::disk;
 use crate::error::LibraryError;
 use crate::layers::{self, Layer};
+use crate::tokenizer_files::{self, TOKENIZER};
 use crate::weights::Dtype;
 use crate::weights::folder::Weights;
 use crate::weights::read::{SafetensorsFile, TensorInfo};
@@ -57,14 +58,7 @@ impl FolderSource {
 
     /// Refuses what the engine does not run, then plans the import.
     pub(crate) fn prepare(&self, options: &ImportOptions<'_>) -> Result<Prepared<'_>, LibraryError> {
-        let model_type = self.config.model_type()?;
-        if !options.supported.contains(&model_type) {
-            return Err(LibraryError::UnsupportedArchitecture {
-                path: self.path.clone(),
-                architecture: model_type.to_owned(),
-                supported: options.supported.iter().map(|name| (*name).to_owned()).collect(),
-            });
-        }
+        check_architecture(&self.config, &self.path, options)?;
         layers::check_shapes(&self.config, &self.weights, &self.layers)?;
         self.check_tokenizer()?;
         self.check_wish(options.quantize)?;
@@ -136,17 +130,12 @@ impl FolderSource {
 
     fn check_tokenizer(&self) -> Result<(), LibraryError> {
         let refuse = |reason: String| Err(LibraryError::Tokenizer { path: self.path.clone(), reason });
-        let path = self.path.join("tokenizer.json");
+        if let Err(reason) = tokenizer_files::check_folder(&self.path) {
+            return refuse(reason);
+        }
+        let path = self.path.join(TOKENIZER);
         if path.symlink_metadata().is_err() {
-            let other =
-                ["tokenizer.model", "vocab.json", "tekken.json"].iter().find(|name| self.path.join(name).is_file());
-            return refuse(match other {
-                Some(name) => format!(
-                    "it has {name} but no tokenizer.json; make one with \
-                     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-                ),
-                None => "tokenizer.json is missing; fetch it from the model's page into the folder".into(),
-            });
+            return Ok(());
         }
         let tokenizer = disk::read_json(&path, TOKENIZER_LIMIT)?;
         if !tokenizer["model"].is_object() {
@@ -161,7 +150,7 @@ impl FolderSource {
 
     /// The kind of model in tokenizer.json, for people.
     pub(crate) fn tokenizer_kind(&self) -> Option<String> {
-        let tokenizer = disk::read_json(&self.path.join("tokenizer.json"), TOKENIZER_LIMIT).ok()?;
+        let tokenizer = disk::read_json(&self.path.join(TOKENIZER), TOKENIZER_LIMIT).ok()?;
         Some(tokenizer["model"]["type"].as_str().unwrap_or("unnamed").to_owned())
     }
 
@@ -205,6 +194,26 @@ impl FolderSource {
         companions.extend(templates.into_iter().map(|(name, path)| (name, Companion::Copy(path))));
         Ok(companions)
     }
+}
+
+/// Refuses what the engine does not run.
+fn check_architecture(config: &Config, path: &Path, options: &ImportOptions<'_>) -> Result<(), LibraryError> {
+    let model_type = config.model_type()?;
+    if options.supported.contains(&model_type) {
+        return Ok(());
+    }
+    Err(LibraryError::UnsupportedArchitecture {
+        path: path.to_owned(),
+        architecture: model_type.to_owned(),
+        supported: options.supported.iter().map(|name| (*name).to_owned()).collect(),
+    })
+}
+
+/// Refuses what config.json alone decides, so that no weights need be there yet.
+pub(crate) fn check_config(folder: &Path, options: &ImportOptions<'_>) -> Result<(), LibraryError> {
+    let config = Config::read(folder)?;
+    config.quantization()?;
+    check_architecture(&config, folder, options)
 }
 
 fn layer_name(tensor: &str) -> &str {
