@@ -1,14 +1,16 @@
 //! The engine: one thread that owns a loaded model and serves many requests with it.
 //!
-//! [`Engine`] is the handle; [`worker`] is the thread's loop, which obeys the decisions of [`plan`]; [`sequence`] is one
-//! request's state from prompt to last token; [`inbox`] is what handle and thread share. Nothing that belongs to the
-//! model leaves the thread.
+//! [`Engine`] is the handle; [`worker`] is the thread's loop, which obeys the decisions of [`plan`]; [`cost`] is what those
+//! know of the time that steps take and [`share`] how prompts share one; [`sequence`] is one request's state from prompt
+//! to last token; [`inbox`] is what handle and thread share. Nothing that belongs to the model leaves the thread.
 
+mod cost;
 mod generation;
 mod inbox;
 mod output;
 mod plan;
 mod sequence;
+mod share;
 mod status;
 mod worker;
 
@@ -16,6 +18,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
+    time::Duration,
 };
 
 pub use generation::Generation;
@@ -37,11 +40,14 @@ pub struct EngineOptions {
     /// The most tokens to generate for a request that names no limit, cut to the room in the context. `None`: the room
     /// in the context.
     pub default_max_tokens: Option<usize>,
+    /// How long running answers may have to wait for their next token because a prompt is being read. Prompts are read in
+    /// smaller pieces to keep to it; a request that runs alone is not concerned.
+    pub max_stall: Duration,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None }
+        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None, max_stall: Duration::from_millis(200) }
     }
 }
 
@@ -89,7 +95,6 @@ impl Engine {
             .name(format!("engine {name}"))
             .spawn({
                 let inbox = Arc::clone(&inbox);
-                let max_concurrent = options.max_concurrent;
                 move || {
                     let model = match catch_unwind(AssertUnwindSafe(load)) {
                         Ok(Ok(model)) => model,
@@ -105,7 +110,7 @@ impl Engine {
                         kv_capacity: model.kv_budget().capacity,
                     };
                     if report.send(Ok(facts)).is_ok() {
-                        let worker = Worker::new(model, Arc::clone(&inbox), text, max_concurrent);
+                        let worker = Worker::new(model, Arc::clone(&inbox), text, &options);
                         // Everything that can fail is caught closer by; this keeps callers from waiting for ever should
                         // the loop itself be at fault.
                         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {

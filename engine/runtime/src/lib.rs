@@ -27,7 +27,7 @@ pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 /// How keys and values may be quantized.
 pub use linnet_compute::KvQuantization;
 pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
-pub use request::{GenerationRequest, SamplingParameters};
+pub use request::{GenerationRequest, Priority, SamplingParameters};
 pub use step_model::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 pub use submit_error::SubmitError;
 pub use text::{Detokenizer, EngineText, NewDetokenizer};

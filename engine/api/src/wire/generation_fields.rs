@@ -32,6 +32,8 @@ pub(crate) struct GenerationFields {
     pub(crate) stream: bool,
     /// Whether a stream ends with a chunk that tells the usage.
     pub(crate) include_usage: bool,
+    /// Whether the answer goes on past its natural end, as benchmarks need it (llama.cpp, vLLM).
+    pub(crate) ignore_eos: bool,
 }
 
 impl GenerationFields {
@@ -48,6 +50,7 @@ impl GenerationFields {
             stop: self.stop,
             max_tokens: self.max_tokens,
             top_logprobs,
+            ignore_eos: self.ignore_eos,
             ..GenerationRequest::default()
         }
     }
@@ -67,6 +70,7 @@ impl GenerationFields {
                 Some(options) => options.object()?.optional_flag("include_usage")?.unwrap_or(false),
                 None => false,
             },
+            ignore_eos: fields.optional_flag("ignore_eos")?.unwrap_or(false),
         })
     }
 }
@@ -159,7 +163,7 @@ mod tests {
             "xtc_probability": 0.5, "xtc_threshold": 0.2, "repetition_penalty": 1.1, "repetition_context_size": 64,
             "presence_penalty": -1, "presence_context_size": 0, "frequency_penalty": 2, "frequency_context_size": 9,
             "logit_bias": {"42": -100}, "max_tokens": 7, "stop": "END", "stream": true,
-            "stream_options": {"include_usage": true}, "n": 1, "user": "u", "metadata": {}, "something_new": [1],
+            "stream_options": {"include_usage": true}, "ignore_eos": true, "n": 1, "user": "u", "metadata": {}, "something_new": [1],
         }));
         let expected = GenerationFields {
             model: Some("m".into()),
@@ -183,6 +187,7 @@ mod tests {
             stop: vec!["END".into()],
             stream: true,
             include_usage: true,
+            ignore_eos: true,
         };
         assert_eq!(fields.unwrap(), expected);
     }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::{EngineHealth, EngineStatus, Generation};
+use super::{EngineHealth, EngineStatus, Generation, sequence::lets_others_start};
 use crate::{FinishReason, GenerationEvent, GenerationRequest, StepModelError, SubmitError, Usage};
 
 /// A request on its way to the engine thread.
@@ -41,6 +41,22 @@ pub(super) enum Arrival {
     Nothing,
     /// The engine must end, and why.
     Stop(String),
+}
+
+/// Who may take a place among the requests that run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Places {
+    /// Whoever waits.
+    ForAll,
+    /// Only what does not let others start first: the last place is kept for a question that somebody asks.
+    ForInteractive,
+}
+
+impl Places {
+    /// Of `free` places of `all`.
+    pub(super) fn of(free: usize, all: usize) -> Self {
+        if free == 1 && all > 1 { Self::ForInteractive } else { Self::ForAll }
+    }
 }
 
 /// The queue and the counters.
@@ -109,15 +125,20 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes the next request. Sleeps while nothing waits if `wait` is set.
-    pub(super) fn take(&self, wait: bool) -> Arrival {
+    /// Takes the next request that may have one of the places. Sleeps while there is none if `wait` is set.
+    pub(super) fn take(&self, wait: bool, places: Places) -> Arrival {
         let mut state = self.lock();
         loop {
             if let Some(reason) = &state.stopping {
                 return Arrival::Stop(reason.clone());
             }
             state.drop_cancelled();
-            if let Some(submission) = state.queue.pop_front() {
+            let now = Instant::now();
+            let lets_others = state.queue.iter().map(|waiting| {
+                lets_others_start(waiting.request.priority, now.saturating_duration_since(waiting.submitted))
+            });
+            let next = next_in_queue(lets_others, places);
+            if let Some(submission) = next.and_then(|next| state.queue.remove(next)) {
                 state.status.active += 1;
                 return Arrival::Request(submission);
             }
@@ -183,6 +204,18 @@ impl State {
     }
 }
 
+/// The place in the queue of the request that goes next: the oldest that does not let others start first, else the oldest.
+fn next_in_queue(lets_others: impl Iterator<Item = bool>, places: Places) -> Option<usize> {
+    let mut oldest = None;
+    for (index, lets_others) in lets_others.enumerate() {
+        if !lets_others {
+            return Some(index);
+        }
+        oldest.get_or_insert(index);
+    }
+    oldest.filter(|_| places == Places::ForAll)
+}
+
 /// When a place in a full queue is likely to be free: the time one request takes, divided among those that run.
 fn retry_after(mean_seconds: f64, queued: usize, max_concurrent: usize) -> Duration {
     let seconds = mean_seconds * (queued as f64 / max_concurrent.max(1) as f64 / 2.0).max(1.0);
@@ -192,6 +225,27 @@ fn retry_after(mean_seconds: f64, queued: usize, max_concurrent: usize) -> Durat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Priority;
+
+    #[test]
+    fn the_oldest_interactive_request_goes_first_and_keeps_a_place() {
+        let next = |queue: &[bool], places| next_in_queue(queue.iter().copied(), places);
+        assert_eq!(next(&[true, false, false], Places::ForAll), Some(1));
+        assert_eq!(next(&[true, true], Places::ForAll), Some(0));
+        assert_eq!(next(&[true, true], Places::ForInteractive), None);
+        assert_eq!(next(&[true, false], Places::ForInteractive), Some(1));
+        assert_eq!(next(&[], Places::ForAll), None);
+        assert_eq!(Places::of(1, 1), Places::ForAll);
+        assert_eq!(Places::of(1, 8), Places::ForInteractive);
+        assert_eq!(Places::of(2, 8), Places::ForAll);
+    }
+
+    #[test]
+    fn a_background_request_is_patient_but_not_for_ever() {
+        assert!(lets_others_start(Priority::Background, Duration::from_secs(1)));
+        assert!(!lets_others_start(Priority::Background, Duration::from_secs(11)));
+        assert!(!lets_others_start(Priority::Interactive, Duration::ZERO));
+    }
 
     #[test]
     fn retry_after_stays_between_a_second_and_a_minute() {

@@ -9,17 +9,18 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
     EngineHealth,
-    inbox::{Arrival, Inbox, Submission},
+    cost::{CostModel, StepLoad},
+    inbox::{Arrival, Inbox, Places, Submission},
     plan::{Limits, PlannedRow, StepPlan, View, plan_step},
     sequence::{Progress, Sequence},
 };
 use crate::{
-    EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
     samplers::{Chosen, Scratch},
 };
 
@@ -34,6 +35,8 @@ struct Submitted {
     rows: Vec<SubmittedRow>,
     /// Whether a token must be chosen on this thread before the next step can be planned.
     needs_choice: bool,
+    load: StepLoad,
+    begun: Instant,
 }
 
 /// One request's row of a step in work.
@@ -53,6 +56,7 @@ pub(super) struct Worker<M: StepModel> {
     inbox: Arc<Inbox>,
     text: EngineText,
     max_concurrent: usize,
+    max_stall: Duration,
     /// The requests that run, oldest first.
     sequences: Vec<Sequence>,
     /// The number of the next request.
@@ -61,20 +65,26 @@ pub(super) struct Worker<M: StepModel> {
     submitted: VecDeque<Submitted>,
     views: Vec<View>,
     scratch: Scratch,
+    costs: CostModel,
+    /// When the latest step was collected.
+    collected: Option<Instant>,
 }
 
 impl<M: StepModel> Worker<M> {
-    pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, max_concurrent: usize) -> Self {
+    pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, options: &EngineOptions) -> Self {
         Self {
             model,
             inbox,
             text,
-            max_concurrent,
+            max_concurrent: options.max_concurrent,
+            max_stall: options.max_stall,
             sequences: Vec::new(),
             next_number: 0,
             submitted: VecDeque::new(),
             views: Vec::new(),
             scratch: Scratch::default(),
+            costs: CostModel::default(),
+            collected: None,
         }
     }
 
@@ -104,7 +114,8 @@ impl<M: StepModel> Worker<M> {
     /// Takes waiting requests while places are free; sleeps while there is nothing to do. Returns why to stop, if so.
     fn admit(&mut self) -> Option<String> {
         while self.sequences.len() < self.max_concurrent {
-            match self.inbox.take(self.is_idle()) {
+            let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
+            match self.inbox.take(self.is_idle(), places) {
                 Arrival::Request(submission) => self.begin(submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
@@ -157,21 +168,22 @@ impl<M: StepModel> Worker<M> {
 
     /// Plans and submits a step. Returns whether one was submitted.
     fn submit(&mut self) -> bool {
+        let now = Instant::now();
         self.views.clear();
-        self.views.extend(self.sequences.iter().map(Sequence::view));
+        self.views.extend(self.sequences.iter().map(|sequence| sequence.view(now)));
         let limits = Limits {
             chunk: self.model.prefill_chunk(),
             budget: self.model.kv_budget(),
             splits_last_token: self.model.splits_last_token(),
+            max_stall: self.max_stall,
         };
-        let StepPlan { set_back, rows } = plan_step(&self.views, &limits);
+        let StepPlan { set_back, rows } = plan_step(&self.views, &limits, &self.costs);
         for index in set_back {
             if let Some(slot) = self.sequences[index].set_back() {
                 self.close(slot);
             }
         }
         let (rows, ended) = self.open_slots(rows);
-        let now = Instant::now();
         for row in &rows {
             self.sequences[row.sequence].begin(now);
         }
@@ -213,9 +225,12 @@ impl<M: StepModel> Worker<M> {
             step_rows.push(StepRow { slot, tokens: sequence.pending(row.tokens), output });
         }
         let model = &mut self.model;
+        let begun = Instant::now();
         catch_unwind(AssertUnwindSafe(|| model.submit(&step_rows))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
         let mut submitted = Vec::with_capacity(rows.len());
+        let mut load = StepLoad::default();
         for row in rows {
+            load.add(self.views[row.sequence].held, row.tokens);
             let sequence = &mut self.sequences[row.sequence];
             let held = sequence.submitted(row.tokens, row.wants_logits);
             submitted.push(SubmittedRow {
@@ -226,7 +241,7 @@ impl<M: StepModel> Worker<M> {
             });
         }
         let needs_choice = outputs.iter().any(|output| matches!(output, RowOutput::Logits));
-        self.submitted.push_back(Submitted { rows: submitted, needs_choice });
+        self.submitted.push_back(Submitted { rows: submitted, needs_choice, load, begun });
         Ok(true)
     }
 
@@ -250,6 +265,11 @@ impl<M: StepModel> Worker<M> {
             Ok(()) => {
                 let ended = self.advance(&step.rows, chosen);
                 self.end_all(ended);
+                // Where steps run ahead, this one began when the one before it was through.
+                let now = Instant::now();
+                let begun = self.collected.map_or(step.begun, |collected| collected.max(step.begun));
+                self.costs.observe(&step.load, now.saturating_duration_since(begun));
+                self.collected = Some(now);
             }
             Err(error) => {
                 let numbers: Vec<u64> = step.rows.iter().map(|row| row.sequence).collect();
