@@ -17,9 +17,10 @@
 //! **Tolerance.** None on the index, given `log_sum`. `log_sum` itself depends on the order of summation and may round to
 //! the neighbouring `T`, in the composed form as well.
 
-use half::{bf16, f16};
-
-use super::{Element, KernelSource, Launch, LaunchError, Output, SourceFile, TemplateValue, source::source_file};
+use super::{
+    Element, KernelSource, Launch, LaunchError, Output, SourceFile, TemplateValue, element::round_to,
+    source::source_file,
+};
 
 /// What stands for a token that could not be chosen because the logits are no distribution.
 pub const GREEDY_NONE: u32 = u32::MAX;
