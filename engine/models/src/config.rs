@@ -39,6 +39,13 @@ impl ModelConfig {
         self.document.get("model_type").and_then(Value::as_str).ok_or_else(|| self.invalid("it names no model_type"))
     }
 
+    /// Elements of an attention head, where the configuration says so in the usual fields.
+    #[must_use]
+    pub fn head_dim(&self) -> Option<usize> {
+        let size = |name: &str| usize::try_from(self.document.get(name)?.as_u64()?).ok().filter(|size| *size > 0);
+        size("head_dim").or_else(|| Some(size("hidden_size")? / size("num_attention_heads")?))
+    }
+
     /// The whole document.
     #[must_use]
     pub fn document(&self) -> &Value {
@@ -122,6 +129,14 @@ mod tests {
 
     fn config(document: Value) -> ModelConfig {
         ModelConfig::for_tests(document)
+    }
+
+    #[test]
+    fn the_size_of_a_head_is_said_or_follows() {
+        let size = |document| config(document).head_dim();
+        assert_eq!(size(serde_json::json!({"hidden_size": 960, "num_attention_heads": 10})), Some(96));
+        assert_eq!(size(serde_json::json!({"head_dim": 32, "hidden_size": 960, "num_attention_heads": 10})), Some(32));
+        assert_eq!(size(serde_json::json!({"hidden_size": 960, "num_attention_heads": 0})), None);
     }
 
     #[test]

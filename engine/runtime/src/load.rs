@@ -103,7 +103,10 @@ pub enum LoadError {
 /// [`LoadError`], naming the file and what is wrong with it.
 pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, LoadError> {
     options.check()?;
-    let architecture = ModelConfig::load(folder)?.model_type()?.to_owned();
+    let config = ModelConfig::load(folder)?;
+    let architecture = config.model_type()?.to_owned();
+    let fitted = |wish: KvQuantization| config.head_dim().map_or(wish, |head_dim| wish.for_heads(head_dim));
+    let options = &LoadOptions { kv_quantization: options.kv_quantization.map(fitted), ..options.clone() };
     let tokenizer = Tokenizer::load(folder)?;
     let template = ChatTemplate::load(folder)?;
     let mut defaults = GenerationDefaults::load(folder, &tokenizer)?;
