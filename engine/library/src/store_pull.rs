@@ -204,7 +204,7 @@ impl StorePull {
             }
             PullTarget::Repository(request) => {
                 let (listing, chosen) = choose(hub, request, &tell).await?;
-                self.check_names(&listing, &chosen)?;
+                check_names(&listing, &chosen)?;
                 // The import writes the weights a second time before the download goes.
                 let imported = imported_bytes(&chosen, self.options.quantize);
                 require_space(folder, bytes_missing(chosen.files(), folder).saturating_add(imported))?;
@@ -216,23 +216,6 @@ impl StorePull {
                 let origin = pulled.origin();
                 Ok(Download { path: pulled.gguf.unwrap_or_else(|| folder.to_owned()), origin })
             }
-        }
-    }
-
-    /// Refuses what the names of the files alone decide.
-    fn check_names(&self, listing: &RepositoryListing, chosen: &ChosenFiles) -> Result<(), LibraryError> {
-        let path = PathBuf::from(&listing.id);
-        match chosen {
-            ChosenFiles::Folder(files) => {
-                tokenizer_files::check_names(|name| files.iter().any(|file| file.name == name))
-                    .map_err(|reason| LibraryError::Tokenizer { path, reason })
-            }
-            ChosenFiles::Gguf(parts) if parts.len() > 1 => Err(LibraryError::UnsupportedFeature {
-                path,
-                feature: format!("a division of its GGUF file into {} files", parts.len()),
-                remedy: "fetch them, join them with llama-gguf-split --merge, and import the result".into(),
-            }),
-            ChosenFiles::Gguf(_) => Ok(()),
         }
     }
 
@@ -274,6 +257,21 @@ impl StorePull {
             }
             tokio::time::sleep(LOCK_POLL).await;
         }
+    }
+}
+
+/// Refuses what the names of the files alone decide.
+fn check_names(listing: &RepositoryListing, chosen: &ChosenFiles) -> Result<(), LibraryError> {
+    let path = PathBuf::from(&listing.id);
+    match chosen {
+        ChosenFiles::Folder(files) => tokenizer_files::check_names(|name| files.iter().any(|file| file.name == name))
+            .map_err(|reason| LibraryError::Tokenizer { path, reason }),
+        ChosenFiles::Gguf(parts) if parts.len() > 1 => Err(LibraryError::UnsupportedFeature {
+            path,
+            feature: format!("a division of its GGUF file into {} files", parts.len()),
+            remedy: "fetch them, join them with llama-gguf-split --merge, and import the result".into(),
+        }),
+        ChosenFiles::Gguf(_) => Ok(()),
     }
 }
 
