@@ -235,7 +235,6 @@ impl<B: Backend> LanguageModel<B> for Llama<B> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use linnet_compute::cpu::{CpuBackend, CpuOptions};
     use serde_json::json;
 
