@@ -1,6 +1,9 @@
 //! A language model on a backend, driven as a [`StepModel`].
 
-use crate::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use crate::{
+    Draw, KeptBlock, KvBlock, KvBudget, KvStatus, Namespace, RowOutput, RowResult, RowTokens, Slot, StepModel,
+    StepModelError, StepRow, fingerprint::fingerprint,
+};
 use linnet_compute::{Backend, ComputeError, KvLayout, KvStore, Outputs, Row};
 use linnet_models::{LanguageModel, ModelError};
 use std::{
@@ -23,9 +26,11 @@ const DEFAULT_KV_BYTES: usize = 4 << 30;
 /// How large a model's KV store may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackendModelOptions {
-    /// Tokens of all sequences together. `None`: what `sequences` full contexts need, within 4 GiB or what the backend has
-    /// room for.
+    /// Tokens of all sequences together. `None`: what `sequences` full contexts need, within `kv_bytes` and what the backend
+    /// has room for.
     pub kv_tokens: Option<usize>,
+    /// Bytes of all sequences together, where no number of tokens is given. `None`: 4 GiB.
+    pub kv_bytes: Option<usize>,
     /// How many sequences run at once.
     pub sequences: usize,
 }
@@ -40,6 +45,7 @@ pub struct BackendModel<B: Backend> {
     kv: B::Kv,
     backend: B,
     logits: Vec<f32>,
+    fingerprint: String,
 }
 
 /// A step whose results were not collected yet.
@@ -66,17 +72,19 @@ impl<B: Backend> BackendModel<B> {
     /// # Errors
     /// When the model cannot be loaded.
     pub fn load(backend: B, folder: &Path, options: BackendModelOptions) -> Result<Self, ModelError> {
-        let BackendModelOptions { kv_tokens, sequences } = options;
+        let BackendModelOptions { kv_tokens, kv_bytes, sequences } = options;
         let model = linnet_models::load(&backend, folder)?;
         let capacity = match kv_tokens {
             Some(tokens) => tokens,
             None => {
-                let fitting = default_kv_tokens(model.kv_layout(), model.context_length(), sequences);
+                let fitting = default_kv_tokens(model.kv_layout(), model.context_length(), sequences, kv_bytes);
                 backend.kv_room(model.kv_layout())?.map_or(fitting, |room| fitting.min(room))
             }
         };
         let kv = backend.kv(model.kv_layout(), capacity)?;
-        Ok(Self { submitted: VecDeque::new(), chosen: HashMap::new(), model, kv, backend, logits: Vec::new() })
+        let fingerprint = fingerprint(folder)?;
+        let (submitted, chosen, logits) = (VecDeque::new(), HashMap::new(), Vec::new());
+        Ok(Self { submitted, chosen, model, kv, backend, logits, fingerprint })
     }
 
     fn begin(&mut self, rows: &[StepRow<'_>]) -> Result<(), ModelError> {
@@ -169,11 +177,13 @@ enum Source {
     Chosen(Slot),
 }
 
-/// The tokens that `sequences` full contexts hold, or fewer if they would take more than [`DEFAULT_KV_BYTES`].
-fn default_kv_tokens(layout: &KvLayout, context: usize, sequences: usize) -> usize {
+/// The tokens that `sequences` full contexts hold, or fewer if they would take more than `bytes`. Without a limit of the
+/// user's own, one context fits in any case.
+fn default_kv_tokens(layout: &KvLayout, context: usize, sequences: usize, bytes: Option<usize>) -> usize {
     let elements: usize = layout.layers.iter().map(|layer| 2 * layer.kv_heads * layer.head_dim).sum();
-    let fitting = DEFAULT_KV_BYTES / (elements * size_of::<u16>()).max(1);
-    context.saturating_mul(sequences).min(fitting.max(context))
+    let fitting = bytes.unwrap_or(DEFAULT_KV_BYTES) / (elements * size_of::<u16>()).max(1);
+    let least = if bytes.is_some() { 1 } else { context };
+    context.saturating_mul(sequences).min(fitting.max(least))
 }
 
 impl<B: Backend> StepModel for BackendModel<B> {
@@ -202,6 +212,52 @@ impl<B: Backend> StepModel for BackendModel<B> {
         KvBudget { capacity: usage.capacity_tokens, page: usage.page_tokens, is_padded: usage.is_padded }
     }
 
+    fn block_tokens(&self) -> usize {
+        self.kv.block_tokens()
+    }
+
+    fn namespace(&self) -> Namespace {
+        let kv_format = format!("{}; {}", self.backend.identity(), self.kv.kept_format());
+        Namespace { model: self.fingerprint.clone(), kv_format, ..Namespace::default() }
+    }
+
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock, StepModelError> {
+        self.kv.keep(slot, start, tokens).map_err(compute_error)
+    }
+
+    fn release(&mut self, kept: KeptBlock) {
+        self.kv.release(kept);
+    }
+
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize {
+        self.kv.adoptable(blocks, tokens)
+    }
+
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<(), StepModelError> {
+        self.kv.adopt(slot, blocks, tokens).map_err(compute_error)
+    }
+
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize {
+        self.kv.lacking(rows)
+    }
+
+    fn kept_bytes(&self, tokens: usize) -> usize {
+        self.kv.kept_bytes(tokens)
+    }
+
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock, StepModelError> {
+        self.kv.read_kept(kept, range).map_err(compute_error)
+    }
+
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock, StepModelError> {
+        self.kv.write_kept(block).map_err(compute_error)
+    }
+
+    fn kv_status(&self) -> KvStatus {
+        let usage = self.kv.usage();
+        KvStatus { used_tokens: usage.used_tokens, capacity_tokens: usage.capacity_tokens, bytes: usage.bytes }
+    }
+
     fn open(&mut self) -> Result<Slot, StepModelError> {
         Ok(self.kv.open())
     }
@@ -218,6 +274,10 @@ impl<B: Backend> StepModel for BackendModel<B> {
     fn collect(&mut self, result: &mut dyn FnMut(RowResult<'_>)) -> Result<(), StepModelError> {
         self.finish(result).map_err(to_step_error)
     }
+}
+
+fn compute_error(error: ComputeError) -> StepModelError {
+    to_step_error(ModelError::Compute(error))
 }
 
 fn to_step_error(error: ModelError) -> StepModelError {

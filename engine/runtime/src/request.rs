@@ -22,6 +22,9 @@ pub struct GenerationRequest {
     pub show_special_tokens: bool,
     /// Who waits for the answer.
     pub priority: Priority,
+    /// Names a conversation. A request whose prompt continues the newest checkpoint of its session finds that at once; any
+    /// other finds the longest kept prefix of its prompt. The prompt must be whole all the same, and names isolate nothing.
+    pub session: Option<String>,
 }
 
 /// Who waits for an answer, which decides who goes first where not all can.

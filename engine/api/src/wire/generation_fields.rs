@@ -6,6 +6,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Fields};
 use crate::quote::shortened;
 use crate::sampling::SamplingOverrides;
+use crate::wire::request_context::RequestContext;
 
 /// The most stop texts taken. OpenAI takes four; local tools send more.
 const MOST_STOP_TEXTS: usize = 16;
@@ -43,6 +44,7 @@ impl GenerationFields {
         prompt: Vec<u32>,
         top_logprobs: Option<usize>,
         lower: &SamplingOverrides,
+        context: RequestContext,
     ) -> GenerationRequest {
         GenerationRequest {
             prompt,
@@ -50,6 +52,8 @@ impl GenerationFields {
             stop: self.stop,
             max_tokens: self.max_tokens,
             top_logprobs,
+            priority: context.priority,
+            session: context.session,
             ignore_eos: self.ignore_eos,
             ..GenerationRequest::default()
         }

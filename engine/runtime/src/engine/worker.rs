@@ -4,28 +4,39 @@
 //! it never waits for this thread. The tokens between the two are known to the model alone. Where a token must be chosen
 //! here, the step before is collected first.
 
+mod prefixes;
+
 use std::{
     any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, mpsc::SyncSender},
     time::{Duration, Instant},
 };
 
+use self::prefixes::leave;
 use super::{
     EngineHealth,
+    cache::Cache,
     cost::{CostModel, StepLoad},
-    inbox::{Arrival, Inbox, Places, Submission},
-    plan::{Limits, PlannedRow, StepPlan, View, plan_step},
+    inbox::{Arrival, Command, Inbox, Places, Submission},
+    plan::{Limits, PlannedRow, View},
     sequence::{Progress, Sequence},
 };
 use crate::{
-    EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    CacheFlush, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
     samplers::{Chosen, Scratch},
+    ssd::SsdTier,
 };
 
 /// How many steps may be submitted and not collected while the next one is planned.
 const AHEAD: usize = 1;
+
+/// How long a flush may take, and the one when the engine ends.
+const FLUSH_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long to wait at a time for the disk while nothing else is to be done.
+const DISK_WAIT: Duration = Duration::from_millis(20);
 
 /// A request's index and its last event.
 type Ending = (usize, GenerationEvent);
@@ -43,6 +54,7 @@ struct Submitted {
 struct SubmittedRow {
     /// The request's number.
     sequence: u64,
+    slot: Slot,
     /// Its tokens in the step.
     tokens: usize,
     /// Its tokens in the KV store once the step is through.
@@ -66,14 +78,26 @@ pub(super) struct Worker<M: StepModel> {
     views: Vec<View>,
     scratch: Scratch,
     costs: CostModel,
+    cache: Cache,
+    /// Who waits for a flush, and since when.
+    flushes: Vec<(SyncSender<CacheFlush>, Instant)>,
     /// When the latest step was collected.
     collected: Option<Instant>,
 }
 
 impl<M: StepModel> Worker<M> {
-    pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, options: &EngineOptions) -> Self {
-        Self {
+    pub(super) fn new(
+        model: M,
+        inbox: Arc<Inbox>,
+        text: EngineText,
+        options: &EngineOptions,
+        disk: Option<Arc<SsdTier>>,
+    ) -> Self {
+        let cache = Cache::new(&model, options, disk);
+        let worker = Self {
             model,
+            cache,
+            flushes: Vec::new(),
             inbox,
             text,
             max_concurrent: options.max_concurrent,
@@ -85,25 +109,31 @@ impl<M: StepModel> Worker<M> {
             scratch: Scratch::default(),
             costs: CostModel::default(),
             collected: None,
-        }
+        };
+        worker.publish_cache_status();
+        worker
     }
 
     /// Serves until the inbox says to stop.
     pub(super) fn run(mut self) {
         let reason = loop {
             self.drop_cancelled();
+            self.obey();
             if let Some(reason) = self.admit() {
                 break reason;
             }
             if !self.is_idle() {
                 self.step();
             }
+            self.tend_disk();
+            self.publish_cache_status();
         };
         let gone = GenerationEvent::Failed(StepModelError::EngineGone(reason.clone()));
         for index in (0..self.sequences.len()).rev() {
             self.end(index, gone.clone());
         }
-        let Self { model, inbox, .. } = self;
+        let Self { mut model, mut cache, inbox, .. } = self;
+        cache.flush_now(&mut model, FLUSH_LIMIT);
         // The model is freed before the engine counts as gone, so that another one finds its memory.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(model))) {
             tracing::error!(panic = panic_message(&*panic), "freeing the model panicked");
@@ -115,13 +145,33 @@ impl<M: StepModel> Worker<M> {
     fn admit(&mut self) -> Option<String> {
         while self.sequences.len() < self.max_concurrent {
             let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
-            match self.inbox.take(self.is_idle(), places) {
-                Arrival::Request(submission) => self.begin(submission),
+            match self.inbox.take(self.is_idle() && !self.has_disk_work(), places) {
+                Arrival::Request(submission) => self.begin(*submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
             }
         }
         self.inbox.stop_reason()
+    }
+
+    /// Does what handles asked for beside requests.
+    fn obey(&mut self) {
+        while let Some(command) = self.inbox.take_command() {
+            // Whoever asked may be gone by now.
+            match command {
+                Command::Flush(answer) => self.flushes.push((answer, Instant::now())),
+                Command::CloseSession(name, answer) => {
+                    let was_known = self.cache.close_session(&name);
+                    self.publish_cache_status();
+                    let _ = answer.send(was_known);
+                }
+                Command::Clear(answer) => {
+                    self.cache.clear(&mut self.model);
+                    self.publish_cache_status();
+                    let _ = answer.send(());
+                }
+            }
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -160,7 +210,13 @@ impl<M: StepModel> Worker<M> {
         while self.submitted.iter().any(|step| step.needs_choice) {
             self.collect();
         }
-        let most = if self.submit() && self.model.runs_ahead() { AHEAD } else { 0 };
+        self.restore(false);
+        let has_submitted = self.submit();
+        if !has_submitted && self.submitted.is_empty() {
+            // Only the disk can carry anybody on.
+            self.restore(true);
+        }
+        let most = if has_submitted && self.model.runs_ahead() { AHEAD } else { 0 };
         while self.submitted.len() > most {
             self.collect();
         }
@@ -169,21 +225,32 @@ impl<M: StepModel> Worker<M> {
     /// Plans and submits a step. Returns whether one was submitted.
     fn submit(&mut self) -> bool {
         let now = Instant::now();
-        self.views.clear();
-        self.views.extend(self.sequences.iter().map(|sequence| sequence.view(now)));
-        let limits = Limits {
+        let mut limits = Limits {
             chunk: self.model.prefill_chunk(),
             budget: self.model.kv_budget(),
             splits_last_token: self.model.splits_last_token(),
             max_stall: self.max_stall,
         };
-        let StepPlan { set_back, rows } = plan_step(&self.views, &limits, &self.costs);
-        for index in set_back {
-            if let Some(slot) = self.sequences[index].set_back() {
-                self.close(slot);
+        let mut ended = Vec::new();
+        let rows = loop {
+            let rows = self.plan(now, &limits);
+            let (rows, failed) = self.open_slots(rows);
+            ended.extend(failed);
+            if !ended.is_empty() {
+                break rows;
             }
-        }
-        let (rows, ended) = self.open_slots(rows);
+            let wanted: Vec<(Slot, usize)> =
+                rows.iter().filter_map(|row| Some((self.sequences[row.sequence].slot?, row.tokens))).collect();
+            let lacking = self.cache.make_room(&mut self.model, &wanted);
+            let started = self.sequences.iter().filter(|sequence| sequence.slot.is_some()).count();
+            if lacking == 0 || started < 2 {
+                break rows;
+            }
+            // The store has less room than it seemed: somebody is set back for it.
+            let room = self.views.iter().map(|view| view.held + view.kept + view.pending).sum();
+            let capacity = limits.budget.capacity.min(room);
+            limits.budget.capacity = capacity.saturating_sub(lacking * self.cache.block());
+        };
         for row in &rows {
             self.sequences[row.sequence].begin(now);
         }
@@ -230,11 +297,13 @@ impl<M: StepModel> Worker<M> {
         let mut submitted = Vec::with_capacity(rows.len());
         let mut load = StepLoad::default();
         for row in rows {
-            load.add(self.views[row.sequence].held, row.tokens);
             let sequence = &mut self.sequences[row.sequence];
+            let Some(slot) = sequence.slot else { continue };
             let held = sequence.submitted(row.tokens, row.wants_logits);
+            load.add(held - row.tokens, row.tokens);
             submitted.push(SubmittedRow {
                 sequence: sequence.number,
+                slot,
                 tokens: row.tokens,
                 held,
                 wants_token: row.wants_logits,
@@ -297,25 +366,26 @@ impl<M: StepModel> Worker<M> {
     /// Gives each row's request a slot. Those that get none drop out of the step and end.
     fn open_slots(&mut self, rows: Vec<PlannedRow>) -> (Vec<PlannedRow>, Vec<Ending>) {
         let mut ended = Vec::new();
-        let rows = rows
-            .into_iter()
-            .filter(|row| {
-                if self.sequences[row.sequence].slot.is_some() {
-                    return true;
+        let splits_last_token = self.model.splits_last_token();
+        let mut rows = rows;
+        rows.retain_mut(|row| {
+            if self.sequences[row.sequence].slot.is_some() {
+                return true;
+            }
+            match self.open(row.sequence) {
+                Ok(()) => {
+                    let rest = self.sequences[row.sequence].rest();
+                    let most = if splits_last_token && rest > 1 { rest - 1 } else { rest };
+                    row.tokens = row.tokens.min(most);
+                    row.wants_logits = row.tokens == rest;
+                    true
                 }
-                let model = &mut self.model;
-                match catch_unwind(AssertUnwindSafe(|| model.open())).unwrap_or_else(|panic| Err(panicked(&*panic))) {
-                    Ok(slot) => {
-                        self.sequences[row.sequence].slot = Some(slot);
-                        true
-                    }
-                    Err(error) => {
-                        ended.push((row.sequence, GenerationEvent::Failed(error)));
-                        false
-                    }
+                Err(error) => {
+                    ended.push((row.sequence, GenerationEvent::Failed(error)));
+                    false
                 }
-            })
-            .collect();
+            }
+        });
         (rows, ended)
     }
 
@@ -344,13 +414,17 @@ impl<M: StepModel> Worker<M> {
             let progress = catch_unwind(AssertUnwindSafe(|| sequence.collected(row.held, chosen, now)))
                 .unwrap_or_else(|panic| Progress::Ended(GenerationEvent::Failed(panicked(&*panic))));
             generated_tokens += (sequence.generated() - before) as u64;
-            if let Progress::Ended(event) = progress {
-                ended.push((index, event));
+            sequence.note_through(row.slot, row.held);
+            match progress {
+                Progress::Ended(event) => ended.push((index, event)),
+                Progress::Continues => self.publish(index),
             }
         }
+        let kv = self.model.kv_status();
         self.inbox.update(|status| {
             status.prompt_tokens += prompt_tokens;
             status.generated_tokens += generated_tokens;
+            status.kv = kv;
             status.health = EngineHealth::Serving;
         });
         ended
@@ -368,21 +442,36 @@ impl<M: StepModel> Worker<M> {
 
     /// Ends a request: what it held is free before its receiver hears of it.
     fn end(&mut self, index: usize, event: GenerationEvent) {
+        if let GenerationEvent::Failed(error) = &event
+            && !matches!(error, StepModelError::EngineGone(_))
+        {
+            let Self { model, cache, sequences, .. } = self;
+            cache.condemn(model, &mut sequences[index].path);
+            sequences[index].spoil();
+        }
         let sequence = self.free(index);
-        match event {
-            GenerationEvent::Failed(_) => self.inbox.update(|status| status.failed += 1),
-            _ => self.inbox.note_finished(sequence.submitted_at().elapsed()),
+        match &event {
+            GenerationEvent::Finished { usage, .. } => {
+                let ran = usage.prefill_seconds + usage.decode_seconds;
+                self.inbox.note_finished(Duration::try_from_secs_f64(ran).unwrap_or_default());
+            }
+            _ => self.inbox.update(|status| status.failed += 1),
         }
         sequence.send(event);
     }
 
     fn free(&mut self, index: usize) -> Sequence {
         let mut sequence = self.sequences.remove(index);
+        leave(&mut self.cache, &mut self.model, &mut sequence, true);
         if let Some(slot) = sequence.set_back() {
             self.close(slot);
         }
-        let active = self.sequences.len();
-        self.inbox.update(|status| status.active = active);
+        let (active, kv) = (self.sequences.len(), self.model.kv_status());
+        self.inbox.update(|status| {
+            status.active = active;
+            status.kv = kv;
+        });
+        self.publish_cache_status();
         sequence
     }
 
@@ -394,7 +483,7 @@ impl<M: StepModel> Worker<M> {
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
     StepModelError::Panicked(panic_message(panic))
 }
 
