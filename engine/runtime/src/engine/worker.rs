@@ -337,7 +337,9 @@ impl<M: StepModel> Worker<M> {
                 // Where steps run ahead, this one began when the one before it was through.
                 let now = Instant::now();
                 let begun = self.collected.map_or(step.begun, |collected| collected.max(step.begun));
-                self.costs.observe(&step.load, now.saturating_duration_since(begun));
+                let took = now.saturating_duration_since(begun);
+                tracing::trace!(load = ?step.load, expected = self.costs.predict(&step.load), ?took, "a step is through");
+                self.costs.observe(&step.load, took);
                 self.collected = Some(now);
             }
             Err(error) => {

@@ -2,7 +2,7 @@
 //!
 //! Evicting a block frees nothing, it makes garbage in a segment. A segment's space comes back when its file is removed,
 //! after what is still wanted in it was copied to the end of the log. So the coldest blocks are evicted in advance, until
-//! about an eighth of the limit is garbage, and then the segments with the most garbage are taken: the more there is in
+//! about a quarter of the limit is garbage, and then the segments with the most garbage are taken: the more there is in
 //! one, the less is copied.
 
 use std::io;
@@ -34,7 +34,7 @@ fn next_step(inner: &mut Inner, bytes: u64) -> Step {
         return Step::Write;
     }
     let garbage = inner.index.garbage();
-    let enough = sizes.segment.max(sizes.limit / 8) + excess;
+    let enough = sizes.segment.max(sizes.limit / 4) + excess;
     if garbage < enough {
         inner.counters.evictions += inner.index.evict(enough - garbage);
         inner.index.forget_lost_sessions();

@@ -91,9 +91,6 @@ pub trait SegmentFile: Debug + Send + Sync {
     /// # Errors
     /// As the system says. What was written since the last success may be lost then, also if a later call succeeds.
     fn sync(&self) -> io::Result<()>;
-
-    /// Asks for what was written in a range to be sent to the disk, without waiting for it. A hint.
-    fn start_writing(&self, offset: u64, bytes: u64);
 }
 
 /// Fills a buffer from `offset` on.
@@ -204,9 +201,5 @@ impl SegmentFile for LocalFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
-    }
-
-    fn start_writing(&self, offset: u64, bytes: u64) {
-        super::priority::start_writing(&self.0, offset, bytes);
     }
 }

@@ -293,6 +293,4 @@ impl SegmentFile for MemoryFile {
         content.synced = content.bytes.clone();
         Ok(())
     }
-
-    fn start_writing(&self, _: u64, _: u64) {}
 }
