@@ -41,7 +41,7 @@ fn main() -> Result<(), AttentionError> {
         }
         for context in [1, 32, 128, 512, 1024, 4096, 16_384] {
             let seconds = time_attention(&ctx, &options, format, context - 1, 1)?;
-            let bytes = (context.next_multiple_of(PAGE_TOKENS) / PAGE_TOKENS * geometry.elements_as(format) * 2) as f64;
+            let bytes = (context.div_ceil(PAGE_TOKENS) * geometry.elements_as(format) * 2) as f64;
             println!(
                 "{name}, decode at {context:6}: {:9.2} us, {:6.1} GB/s of cache",
                 seconds * 1e6,
