@@ -77,7 +77,7 @@ pub(crate) struct RunArguments {
     /// Memory that all conversations together may take, such as 2GB [default: 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "kv_tokens")]
     pub(crate) kv_memory: Option<u64>,
-    /// Hold conversations in 4 or 8 bits per value: less memory, a little less exact; mlx backend only
+    /// Hold conversations in 4 or 8 bits per value: less memory, a little less exact
     #[arg(long, value_name = "4|8", value_parser = kv_bits)]
     pub(crate) kv_bits: Option<u32>,
 }

@@ -142,7 +142,7 @@ impl LoadOptions {
             return Err(LoadError::NoBackend(backend));
         }
         let refused = match backend {
-            BackendChoice::Cpu => [(self.kv_quantization.is_some(), "quantized keys and values (--kv-bits)")].to_vec(),
+            BackendChoice::Cpu => Vec::new(),
             BackendChoice::Mlx => vec![(self.threads.is_some(), "--threads"), (self.exact, "--exact")],
         };
         match refused.into_iter().find(|(is_asked, _)| *is_asked) {
@@ -165,8 +165,10 @@ fn start_engine(name: &str, folder: &Path, text: EngineText, options: &LoadOptio
         BackendChoice::Cpu => {
             let default = CpuOptions::default();
             let cpu = CpuOptions { threads: options.threads.unwrap_or(default.threads), exact: options.exact };
+            let kv = options.kv_quantization;
             Ok(Engine::start_with_disk(name, options.engine, text, disk, move || {
-                BackendModel::load(CpuBackend::new(cpu), &folder, size).map_err(|error| failed(&error))
+                BackendModel::load(CpuBackend::new(cpu).with_kv_quantization(kv), &folder, size)
+                    .map_err(|error| failed(&error))
             })?)
         }
         #[cfg(feature = "mlx")]
@@ -196,7 +198,7 @@ mod tests {
         let quantization = KvQuantization { bits: 4, group_size: 64, start: 0 };
         let cpu = LoadOptions { backend: BackendChoice::Cpu, ..Default::default() };
         assert_eq!(refusal(&cpu), "accepted");
-        assert!(refusal(&LoadOptions { kv_quantization: Some(quantization), ..cpu }).contains("--kv-bits"));
+        assert_eq!(refusal(&LoadOptions { kv_quantization: Some(quantization), ..cpu }), "accepted");
         let mlx = LoadOptions { backend: BackendChoice::Mlx, ..Default::default() };
         if BackendChoice::Mlx.is_available() {
             assert_eq!(refusal(&mlx), "accepted");

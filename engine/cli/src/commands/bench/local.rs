@@ -44,7 +44,7 @@ pub(crate) struct LocalArguments {
     /// Compute with 32-bit floats throughout instead of 15-bit activations
     #[arg(long)]
     exact: bool,
-    /// Hold keys and values in 4 or 8 bits, with the mlx backend
+    /// Hold keys and values in 4 or 8 bits
     #[arg(long, value_name = "4|8", value_parser = models::kv_bits)]
     kv_bits: Option<u32>,
     /// Print JSON, with every single run and facts about the machine
