@@ -4,6 +4,7 @@ mod source;
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use linnet_api::{
 };
 use linnet_library::{ModelEntry, Store};
 use linnet_runtime::EngineOptions;
+use linnet_runtime::ssd::{SsdOptions, SsdTier};
 use tokio::net::TcpListener;
 
 use crate::exit::Exit;
@@ -76,6 +78,16 @@ pub(crate) struct ServeArguments {
     /// Unload a model that nobody has used for so long; 0 never does
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = units::duration, help_heading = "Models in memory")]
     idle_unload: Duration,
+    /// Memory in which each model keeps prompts and answers, so that nothing is computed twice; 0 keeps none
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::bytes, help_heading = "Cache")]
+    cache_memory: u64,
+    /// Disk space for what is kept over a restart, of all models; 0 keeps nothing on disk [default: 8GiB or a tenth of
+    /// what is free]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, help_heading = "Cache")]
+    ssd_cache: Option<u64>,
+    /// Where that lies [default: the folder `cache` in LINNET_HOME]
+    #[arg(long, value_name = "DIR", help_heading = "Cache")]
+    ssd_cache_dir: Option<PathBuf>,
     /// How long running answers may go on when the server is told to end
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration, help_heading = "Ending")]
     drain: Duration,
@@ -99,9 +111,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(listen(address))?;
     let address = listener.local_addr().context("the listener has no address")?;
+    let disk = open_disk(arguments, &store)?;
     let manager = {
         let _inside = runtime.enter();
-        Arc::new(manager(arguments, store, named.clone()))
+        Arc::new(manager(arguments, store, named.clone(), disk))
     };
     for entry in &named {
         eprintln!("loading {} ...", entry.name);
@@ -137,11 +150,32 @@ fn describe(store: &Store, named: &[ModelEntry]) -> anyhow::Result<String> {
     }
 }
 
-fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> ModelManager {
+/// Opens the cache on disk, if one is wanted. One that cannot be used is told and does without.
+fn open_disk(arguments: &ServeArguments, store: &Store) -> anyhow::Result<Option<Arc<SsdTier>>> {
+    if arguments.ssd_cache == Some(0) || arguments.cache_memory == 0 {
+        return Ok(None);
+    }
+    let directory = arguments.ssd_cache_dir.clone().unwrap_or_else(|| store.home().join("cache"));
+    let options = SsdOptions { limit_bytes: arguments.ssd_cache, ..SsdOptions::new(&directory) };
+    let (tier, report) = SsdTier::open(options)?;
+    if let Some(remedy) = report.state.remedy() {
+        let detail = report.detail.as_deref().unwrap_or("it cannot be used");
+        eprintln!("warning: the cache on disk, {}: {detail}; {remedy}", directory.display());
+    }
+    Ok(Some(Arc::new(tier)))
+}
+
+fn manager(
+    arguments: &ServeArguments,
+    store: Store,
+    named: Vec<ModelEntry>,
+    disk: Option<Arc<SsdTier>>,
+) -> ModelManager {
     let engine = EngineOptions {
         max_concurrent: usize::from(arguments.max_concurrent),
         queue_limit: usize::from(arguments.max_queued),
         max_stall: arguments.max_stall,
+        prefix_cache_bytes: usize::try_from(arguments.cache_memory).unwrap_or(usize::MAX),
         ..EngineOptions::default()
     };
     let memory = SystemMemory::new();
@@ -154,7 +188,7 @@ fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> 
         idle_unload: Some(arguments.idle_unload).filter(|limit| !limit.is_zero()),
         ..ResidencyOptions::with_budget(budget)
     };
-    let source = StoreSource::new(store, named, arguments.run.clone(), engine);
+    let source = StoreSource::new(store, named, arguments.run.clone(), engine, disk);
     ModelManager::start(Arc::new(source), Arc::new(memory), options)
 }
 
