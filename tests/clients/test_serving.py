@@ -99,7 +99,8 @@ def serve(binary, small_home, tmp_path):
 
     def start(*extra: str, **options) -> Server:
         log = tmp_path / f"server-{len(servers)}.log"
-        arguments = ["--ssd-cache-dir", str(tmp_path / "cache"), *extra]
+        own = [] if "--ssd-cache-dir" in extra else ["--ssd-cache-dir", str(tmp_path / "cache")]
+        arguments = [*own, *extra]
         server = Server(binary, small_home, log, arguments, **options)
         servers.append(server)
         server.wait_until_ready()
