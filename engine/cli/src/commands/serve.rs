@@ -13,6 +13,7 @@ use linnet_api::{
 };
 use linnet_library::{ModelEntry, Store};
 use linnet_runtime::EngineOptions;
+use linnet_runtime::ssd::SsdTier;
 use tokio::net::TcpListener;
 
 use crate::exit::Exit;
@@ -102,9 +103,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(listen(address))?;
     let address = listener.local_addr().context("the listener has no address")?;
+    let disk = arguments.prefix_cache.open_disk(&store);
     let manager = {
         let _inside = runtime.enter();
-        Arc::new(manager(arguments, store, named.clone()))
+        Arc::new(manager(arguments, store, named.clone(), disk))
     };
     for entry in &named {
         eprintln!("loading {} ...", entry.name);
@@ -140,7 +142,12 @@ fn describe(store: &Store, named: &[ModelEntry]) -> anyhow::Result<String> {
     }
 }
 
-fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> ModelManager {
+fn manager(
+    arguments: &ServeArguments,
+    store: Store,
+    named: Vec<ModelEntry>,
+    disk: Option<Arc<SsdTier>>,
+) -> ModelManager {
     let engine = EngineOptions {
         max_concurrent: usize::from(arguments.max_concurrent),
         queue_limit: usize::from(arguments.max_queued),
@@ -158,7 +165,6 @@ fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> 
         idle_unload: Some(arguments.idle_unload).filter(|limit| !limit.is_zero()),
         ..ResidencyOptions::with_budget(budget)
     };
-    let disk = arguments.prefix_cache.open_disk(&store);
     let source = StoreSource::new(store, named, arguments.run.clone(), engine, disk);
     ModelManager::start(Arc::new(source), Arc::new(memory), options)
 }

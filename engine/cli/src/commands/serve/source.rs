@@ -17,7 +17,7 @@ pub(crate) struct StoreSource {
     named: Vec<ModelEntry>,
     run: RunArguments,
     engine: EngineOptions,
-    /// Where computed prompts of all models survive a restart.
+    /// Where all models keep what is to survive a restart.
     disk: Option<Arc<SsdTier>>,
 }
 
@@ -31,6 +31,10 @@ impl StoreSource {
         disk: Option<Arc<SsdTier>>,
     ) -> Self {
         Self { store, named, run, engine, disk }
+    }
+
+    fn load_options(&self, entry: &ModelEntry) -> LoadOptions {
+        LoadOptions { disk: self.disk.clone(), ..models::load_options(entry, &self.run, self.engine) }
     }
 
     /// The models of the store, then those that lie elsewhere.
@@ -91,14 +95,12 @@ impl ModelSource for StoreSource {
         if let Some(problem) = &entry.problem {
             return Err(ApiError::ModelLoadFailed { model: entry.name, reason: problem.clone() });
         }
-        let options = models::load_options(&entry, &self.run, self.engine);
-        estimate_memory(&entry.path, &options).map_err(|error| broken(id, &error))
+        estimate_memory(&entry.path, &self.load_options(&entry)).map_err(|error| broken(id, &error))
     }
 
     fn load(&self, id: &str) -> Result<ServedModel, ApiError> {
         let entry = self.entry(id)?;
-        let options = LoadOptions { disk: self.disk.clone(), ..models::load_options(&entry, &self.run, self.engine) };
-        let loaded = load_model(&entry.path, &options).map_err(|error| broken(id, &error))?;
+        let loaded = load_model(&entry.path, &self.load_options(&entry)).map_err(|error| broken(id, &error))?;
         let sampling = SamplingOverrides::from(&loaded.defaults);
         let LoadedModel { engine, tokenizer, template, .. } = loaded;
         Ok(ServedModel::new(entry.name, engine, tokenizer, template, sampling))
