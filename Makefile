@@ -11,7 +11,7 @@ BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
 MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
 .PHONY: help run test lint test-metal check-macos link-macos test-arm test-clients bench peers mlx fixtures gpu-pack
-.PHONY: speech-fixtures speech-words bench-vad
+.PHONY: speech-fixtures speech-words speech-vad-weights bench-vad
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -77,6 +77,9 @@ speech-fixtures: target/venv/speech/.ready ## Make the speech fixtures again wit
 
 speech-words: target/venv/speech/.ready ## Make the lists of common words again
 	cd tests/speech && ../../target/venv/speech/bin/python make_words.py
+
+speech-vad-weights: target/venv/speech/.ready ## Take the weights of voice activity detection from their package again
+	cd tests/speech && ../../target/venv/speech/bin/python make_silero.py
 
 bench-vad: setup-build target/venv/speech/.ready ## Speed of voice activity detection beside onnxruntime
 	cargo build --release --locked -p linnet-speech --example vad_speed

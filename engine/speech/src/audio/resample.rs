@@ -41,8 +41,12 @@ impl Resampler {
         if rate as usize == SAMPLE_RATE {
             return Ok(Self { rate, conversion: None });
         }
+        // The filter of an odd block has its middle between two samples, and would be half a sample late.
+        let unit = rate as usize / greatest_common_divisor(rate as usize, SAMPLE_RATE);
+        let units = BLOCK.div_ceil(unit);
+        let block = unit * (units + unit * units % 2);
         let window = WindowFunction::BlackmanHarris2;
-        let fft = Fft::new_custom(rate as usize, SAMPLE_RATE, BLOCK, 1, 1, window, FixedSync::Both)
+        let fft = Fft::new_custom(rate as usize, SAMPLE_RATE, block, 1, 1, window, FixedSync::Both)
             .map_err(|error| error.to_string())?;
         let conversion = Conversion {
             delay: fft.output_delay(),
@@ -88,6 +92,10 @@ impl Resampler {
             conversion.waiting.clear();
         }
     }
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 impl Conversion {

@@ -12,13 +12,12 @@ pub(super) enum Piece {
 /// The text of all pieces. Spaces around line ends belong to nobody: they stood between words that are gone.
 pub(super) fn join(pieces: &[Piece]) -> String {
     let mut joined = String::new();
-    for piece in pieces {
+    for (index, piece) in pieces.iter().enumerate() {
         let (Piece::Heard(text) | Piece::Fixed(text)) = piece;
         let mut text = text.as_str();
-        if joined.is_empty() || joined.ends_with(['\n', '\t']) {
-            if matches!(piece, Piece::Heard(_)) {
-                text = text.trim_start_matches(' ');
-            }
+        let begins = if joined.is_empty() { index > 0 } else { joined.ends_with(['\n', '\t']) };
+        if begins && matches!(piece, Piece::Heard(_)) {
+            text = text.trim_start_matches(' ');
         }
         if text.starts_with(['\n', '\t']) {
             joined.truncate(joined.trim_end_matches(' ').len());

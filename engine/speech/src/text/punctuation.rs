@@ -56,7 +56,7 @@ const ENGLISH: SpokenPunctuation = SpokenPunctuation {
         ("newline", "\n", Line),
         ("new paragraph", "\n\n", Line),
     ],
-    articles: &["a", "an", "the", "this", "that", "each", "every", "no", "any", "one", "my", "your", "his", "her", "its"],
+    articles: &["a", "an", "the", "this", "that", "each", "every", "no", "any", "my", "your", "his", "her", "its"],
 };
 
 const GERMAN: SpokenPunctuation = SpokenPunctuation {

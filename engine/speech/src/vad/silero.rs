@@ -1,6 +1,6 @@
 //! Silero VAD v6 for 16 kHz, on the kernels of `linnet-kernels`.
 //!
-//! The network, as `tinygrad_model.py` of the Python package `silero-vad` 6.2.3 states it: a chunk of 512 samples, with the
+//! The network, as the ONNX files of the Python package `silero-vad` 6.2.3 state it: a chunk of 512 samples, with the
 //! last 64 of the chunk before it, is reflected by 64 at its end and cut into four spectra of 256 samples, 128 apart;
 //! the magnitudes pass four convolutions with ReLU, which leave one vector of 128; an LSTM cell carries the state from
 //! chunk to chunk; its output gives the probability.
@@ -96,7 +96,7 @@ impl SileroVad {
         Self::from_bytes(include_bytes!("../../../../assets/silero/silero_vad_16k.safetensors"), Context::new(1))
     }
 
-    /// The detector from the bytes of a `silero_vad_16k.safetensors`, to run on `context`. One thread is best: a chunk is
+    /// The detector from the bytes of `assets/silero/silero_vad_16k.safetensors`, to run on `context`. One thread is best: a chunk is
     /// too little work to share.
     ///
     /// # Errors

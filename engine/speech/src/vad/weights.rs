@@ -8,12 +8,12 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum VadError {
     /// The file is no safetensors file.
-    #[error("the voice activity weights cannot be read: {0}; take silero_vad_16k.safetensors of silero-vad 6.2.3")]
+    #[error("the voice activity weights cannot be read: {0}; use assets/silero/silero_vad_16k.safetensors")]
     Unreadable(#[from] safetensors::SafeTensorError),
     /// A weight has another shape or type than the network of v6 for 16 kHz.
     #[error(
-        "{name} of the voice activity weights is {dtype:?} {found:?}, expected F32 {expected:?}; take \
-         silero_vad_16k.safetensors of silero-vad 6.2.3"
+        "{name} of the voice activity weights is {dtype:?} {found:?}, expected F32 {expected:?}; use \
+         assets/silero/silero_vad_16k.safetensors"
     )]
     WrongWeight {
         /// The weight.
