@@ -112,7 +112,8 @@ fn middle(word: &TimedWord) -> f64 {
 
 /// Whether two words are one word: capitals and punctuation depend on what follows.
 fn same(a: &str, b: &str) -> bool {
-    let core = |text: &str| -> String { text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect() };
+    let core =
+        |text: &str| -> String { text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect() };
     let (core_a, core_b) = (core(a), core(b));
     if core_a.is_empty() || core_b.is_empty() { a == b } else { core_a == core_b }
 }

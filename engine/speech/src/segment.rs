@@ -95,7 +95,11 @@ pub struct Segmenter {
 enum State {
     Silent,
     /// Something began; whether it is speech is not known yet.
-    Candidate { first: u64, spoken: u64, last: u64 },
+    Candidate {
+        first: u64,
+        spoken: u64,
+        last: u64,
+    },
     Speaking {
         start: u64,
         /// The last chunk with speech.

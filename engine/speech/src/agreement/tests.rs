@@ -137,7 +137,11 @@ fn nonsense_never_changes_what_is_committed() {
                     TimedWord { text, start, end: start + rng.random_range(-0.5..0.5) }
                 })
                 .collect();
-            if rng.random_bool(0.2) { agreement.finish(hypothesis) } else { agreement.update(hypothesis) };
+            if rng.random_bool(0.2) {
+                agreement.finish(hypothesis)
+            } else {
+                agreement.update(hypothesis)
+            };
             assert_eq!(agreement.committed()[..seen.len()], seen);
             seen = agreement.committed().to_vec();
         }

@@ -53,7 +53,11 @@ pub(super) struct PacketReader {
 
 impl fmt::Debug for PacketReader {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PacketReader").field("path", &self.path).field("info", &self.info).finish_non_exhaustive()
+        formatter
+            .debug_struct("PacketReader")
+            .field("path", &self.path)
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 

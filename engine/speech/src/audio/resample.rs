@@ -1,6 +1,8 @@
 //! Any sample rate to 16 kHz.
 
-use rubato::{Fft, FixedSync, Indexing, Resampler as _, WindowFunction, audioadapter_buffers::direct::InterleavedSlice};
+use rubato::{
+    Fft, FixedSync, Indexing, Resampler as _, WindowFunction, audioadapter_buffers::direct::InterleavedSlice,
+};
 
 use crate::mel::SAMPLE_RATE;
 
@@ -104,7 +106,8 @@ impl Conversion {
         let frames = self.block.len();
         let source = &self.waiting[start..start + length];
         let indexing = Indexing::new().partial_len(length);
-        let adapters = (InterleavedSlice::new(source, 1, length), InterleavedSlice::new_mut(&mut self.block, 1, frames));
+        let adapters =
+            (InterleavedSlice::new(source, 1, length), InterleavedSlice::new_mut(&mut self.block, 1, frames));
         let (Ok(source), Ok(mut target)) = adapters else { return };
         // Sizes are the resampler's own; the only errors are sizes that do not fit.
         let written = match self.fft.process_into_buffer(&source, &mut target, Some(&indexing)) {

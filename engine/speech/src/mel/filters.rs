@@ -53,7 +53,9 @@ impl MelFilters {
 
     /// The output of each filter for a power spectrum of `N_FFT / 2 + 1` bins.
     pub(super) fn apply(&self, power: &[f32]) -> impl Iterator<Item = f32> {
-        self.filters.iter().map(|filter| filter.weights.iter().zip(&power[filter.first_bin..]).map(|(w, p)| w * p).sum())
+        self.filters
+            .iter()
+            .map(|filter| filter.weights.iter().zip(&power[filter.first_bin..]).map(|(w, p)| w * p).sum())
     }
 
     /// All weights that are not zero, with their place in a matrix `[count, N_FFT / 2 + 1]`.

@@ -49,13 +49,21 @@ fn utterances_begin_and_end_where_the_table_says() {
         ("a hum just below the onset", &[(200, 0.49)], vec![]),
         ("a click", &[(50, 0.0), (1, 0.99), (50, 0.0)], vec![]),
         ("a short breath", &[(50, 0.0), (3, 0.8), (50, 0.0)], vec![]),
-        ("clicks, each alone", &[(20, 0.0), (1, 0.9), (10, 0.0), (1, 0.9), (10, 0.0), (1, 0.9), (9, 0.0), (1, 0.9)], vec![]),
+        (
+            "clicks, each alone",
+            &[(20, 0.0), (1, 0.9), (10, 0.0), (1, 0.9), (10, 0.0), (1, 0.9), (9, 0.0), (1, 0.9)],
+            vec![],
+        ),
         ("a short word", &[(50, 0.0), (4, 0.9), (50, 0.0)], vec![rolled(50, 50 + 4 + 15)]),
         ("from the very first sample", &[(20, 0.9), (40, 0.0)], vec![plain(0, 35)]),
         ("just after the beginning", &[(3, 0.1), (20, 0.9), (40, 0.0)], vec![plain(0, 38)]),
         ("to the very end", &[(30, 0.0), (20, 0.9)], vec![rolled(30, 50)]),
         ("a soft middle is still speech", &[(30, 0.0), (5, 0.9), (40, 0.36), (40, 0.0)], vec![rolled(30, 90)]),
-        ("a pause shorter than the hang-over", &[(30, 0.0), (9, 0.9), (14, 0.1), (9, 0.9), (30, 0.0)], vec![rolled(30, 77)]),
+        (
+            "a pause shorter than the hang-over",
+            &[(30, 0.0), (9, 0.9), (14, 0.1), (9, 0.9), (30, 0.0)],
+            vec![rolled(30, 77)],
+        ),
         (
             "two utterances do not share samples",
             &[(30, 0.0), (9, 0.9), (15, 0.1), (9, 0.9), (30, 0.0)],

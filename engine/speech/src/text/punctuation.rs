@@ -76,8 +76,8 @@ const GERMAN: SpokenPunctuation = SpokenPunctuation {
         ("neuer absatz", "\n\n", Line),
     ],
     articles: &[
-        "ein", "eine", "einen", "einem", "einer", "der", "die", "das", "den", "dem", "des", "dieser", "diesen", "jeder",
-        "jeden", "kein", "keinen", "am", "zum", "beim", "im",
+        "ein", "eine", "einen", "einem", "einer", "der", "die", "das", "den", "dem", "des", "dieser", "diesen",
+        "jeder", "jeden", "kein", "keinen", "am", "zum", "beim", "im",
     ],
 };
 

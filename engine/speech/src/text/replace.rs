@@ -62,7 +62,8 @@ impl Replacements {
             if rule.to.ends_with(['\n', '\t']) {
                 // A recogniser takes the spoken words for a sentence and sets a full stop or comma behind them.
                 at += text[at..].len() - text[at..].trim_start_matches([',', '.']).len();
-            } else if rule.to.is_empty() && text[at..].starts_with(' ') && text[..kept.max(at - length)].ends_with(' ') {
+            } else if rule.to.is_empty() && text[at..].starts_with(' ') && text[..kept.max(at - length)].ends_with(' ')
+            {
                 at += 1;
             }
             kept = at;

@@ -51,8 +51,8 @@ impl ScriptConverter {
             ChineseScript::TraditionalTaiwan => BuiltinConfig::S2tw,
             ChineseScript::TraditionalHongKong => BuiltinConfig::S2hk,
         };
-        let tables = OpenCC::from_config(config)
-            .map_err(|error| TextError::Script { script, detail: error.to_string() })?;
+        let tables =
+            OpenCC::from_config(config).map_err(|error| TextError::Script { script, detail: error.to_string() })?;
         Ok(Self { script, tables })
     }
 

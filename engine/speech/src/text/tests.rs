@@ -51,7 +51,10 @@ fn replacements_are_exact_whole_words_and_keep_their_capitals() {
 #[test]
 fn what_a_replacement_puts_in_is_not_changed_by_anything_after_it() {
     let options = TextOptions {
-        replacements: vec![replacement("snippet", "um, comma twenty three kubernetis snippet"), replacement("um", "UM")],
+        replacements: vec![
+            replacement("snippet", "um, comma twenty three kubernetis snippet"),
+            replacement("um", "UM"),
+        ],
         remove_fillers: true,
         spoken_punctuation: true,
         numbers_as_digits: true,
@@ -89,7 +92,11 @@ fn fillers_go_and_words_that_look_like_them_stay() {
         ("", ""),
     ];
     check(&options, "en", &rows);
-    check(&options, "de", &[("Ähm, es geht um alles, äh, heute.", "Es geht um alles, heute."), ("um acht Uhr", "um acht Uhr")]);
+    check(
+        &options,
+        "de",
+        &[("Ähm, es geht um alles, äh, heute.", "Es geht um alles, heute."), ("um acht Uhr", "um acht Uhr")],
+    );
     check(&options, "pt", &[("um gato", "um gato")]);
     check(&options, "xx", &[("um, uh", "um, uh")]);
 }
@@ -112,7 +119,11 @@ fn spoken_punctuation_is_written_and_words_that_are_meant_stay() {
         ("commas and periods", "commas and periods"),
     ];
     check(&options, "en", &rows);
-    let german = [("Hallo Komma Welt Punkt wie geht es Fragezeichen", "Hallo, Welt. Wie geht es?"), ("eins neue Zeile zwei", "eins\nZwei"), ("das ist der Punkt", "das ist der Punkt")];
+    let german = [
+        ("Hallo Komma Welt Punkt wie geht es Fragezeichen", "Hallo, Welt. Wie geht es?"),
+        ("eins neue Zeile zwei", "eins\nZwei"),
+        ("das ist der Punkt", "das ist der Punkt"),
+    ];
     check(&options, "de", &german);
     check(&options, "fr", &[("bonjour virgule ça va point d’interrogation oui point", "bonjour, ça va\u{202f}? Oui.")]);
     check(&options, "es", &[("abrir interrogación qué cerrar interrogación nada punto", "¿qué? Nada.")]);
@@ -214,8 +225,36 @@ fn four_hundred_terms_on_silence_give_nothing() {
 fn any_text_comes_through_every_step_without_a_fault() {
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
     let parts = [
-        "um", "comma", "new", "line", "twenty", "hundred", "and", "point", "three", " ", "  ", ",", ".", "-", "'", "’s",
-        "\n", "北京", "é", "ß", "İ", "…", "Linnet", "linit", "\u{301}", "👩‍👩‍👧", "don't", "-", "a", "the",
+        "um",
+        "comma",
+        "new",
+        "line",
+        "twenty",
+        "hundred",
+        "and",
+        "point",
+        "three",
+        " ",
+        "  ",
+        ",",
+        ".",
+        "-",
+        "'",
+        "’s",
+        "\n",
+        "北京",
+        "é",
+        "ß",
+        "İ",
+        "…",
+        "Linnet",
+        "linit",
+        "\u{301}",
+        "👩‍👩‍👧",
+        "don't",
+        "-",
+        "a",
+        "the",
     ];
     let options = TextOptions {
         remove_fillers: true,

@@ -92,13 +92,13 @@ impl Vocabulary {
         if taken.iter().any(|token| !token.word && token.text != " ") {
             return None;
         }
-        let mut heard: Vec<Vec<char>> = taken.iter().filter(|token| token.word).map(|token| small(token.text)).collect();
+        let mut heard: Vec<Vec<char>> =
+            taken.iter().filter(|token| token.word).map(|token| small(token.text)).collect();
         let ending = possessive(taken.last()?.text);
         let last = heard.last_mut()?;
         last.truncate(last.len() - ending.chars().count());
-        let is_common = |word: &[char]| {
-            common.is_some_and(|common| common.contains(word.iter().collect::<String>().as_str()))
-        };
+        let is_common =
+            |word: &[char]| common.is_some_and(|common| common.contains(word.iter().collect::<String>().as_str()));
         // One word of the vocabulary that was heard as two.
         if count == 2 && !heard.iter().all(|word| is_common(word)) {
             let joined = heard.concat();
@@ -184,9 +184,10 @@ fn distance(a: &[char], b: &[char]) -> usize {
 
 /// The possessive ending of a word.
 fn possessive(word: &str) -> &str {
-    ["'s", "’s"].into_iter().find(|ending| word.len() > ending.len() && word.ends_with(ending)).map_or("", |ending| {
-        &word[word.len() - ending.len()..]
-    })
+    ["'s", "’s"]
+        .into_iter()
+        .find(|ending| word.len() > ending.len() && word.ends_with(ending))
+        .map_or("", |ending| &word[word.len() - ending.len()..])
 }
 
 fn small(word: &str) -> Vec<char> {

@@ -17,7 +17,8 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut characters = text.char_indices().peekable();
     while let Some((at, character)) = characters.next() {
         let next_is_letter = || characters.clone().next().is_some_and(|(_, next)| next.is_alphanumeric());
-        let word = character.is_alphanumeric() || (in_word && matches!(character, '\'' | '’' | '-') && next_is_letter());
+        let word =
+            character.is_alphanumeric() || (in_word && matches!(character, '\'' | '’' | '-') && next_is_letter());
         if word != in_word {
             if at > start {
                 tokens.push(Token { text: &text[start..at], word: in_word });
@@ -59,7 +60,8 @@ mod tests {
 
     #[test]
     fn cutting_loses_nothing_and_keeps_words_whole() {
-        for text in ["", " ", "don't", "well-known, isn't it? -- Yes.", "’tis  a 'quote' -", "über 3,5 %", "你好，世界"] {
+        for text in ["", " ", "don't", "well-known, isn't it? -- Yes.", "’tis  a 'quote' -", "über 3,5 %", "你好，世界"]
+        {
             let cut = tokens(text);
             assert_eq!(cut.iter().map(|token| token.text).collect::<String>(), text);
             assert!(cut.windows(2).all(|pair| pair[0].word != pair[1].word), "{text}");

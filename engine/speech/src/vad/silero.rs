@@ -179,7 +179,8 @@ impl SileroVad {
             let product = Product::new(&self.recurrent_gates, gates).accumulate();
             matmul(&self.context, Precision::Exact, &state.hidden, 1, &mut [product])?;
             self.step(gates, state);
-            let spoken: f32 = state.hidden.iter().zip(&self.output).map(|(hidden, weight)| hidden.max(0.0) * weight).sum();
+            let spoken: f32 =
+                state.hidden.iter().zip(&self.output).map(|(hidden, weight)| hidden.max(0.0) * weight).sum();
             probabilities.push(Activation::Sigmoid.apply(spoken + self.output_bias));
         }
         Ok(())
