@@ -10,7 +10,7 @@ BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
 MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
-.PHONY: help run test lint test-metal check-macos link-macos test-arm test-clients bench peers mlx fixtures gpu-pack
+.PHONY: help run test lint test-metal check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
 .PHONY: speech-fixtures speech-words speech-vad-weights bench-vad
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
@@ -61,6 +61,10 @@ test-arm: setup-arm ## Run the kernels' tests as Arm code, emulated on Linux
 bench: setup-build peers ## Speed beside llama.cpp in one run: table, and target/bench/summary.json
 	cargo build --release --locked -p linnet
 	$(PYTHON) tests/bench/bench.py --linnet "$(BUILD)/release/linnet"
+
+bench-serve: setup-build peers ## Our server beside llama.cpp's in one run: target/bench/serve/report.html
+	cargo build --release --locked -p linnet
+	$(PYTHON) tests/bench/serve.py --linnet "$(BUILD)/release/linnet"
 
 peers: setup-build target/venv/peers/.ready ## Build llama.cpp for this machine, and the models to compare on
 	PATH="$(CURDIR)/target/venv/peers/bin:$$PATH" target/venv/peers/bin/python tests/peers/peers.py

@@ -25,16 +25,17 @@ START_SECONDS = 120
 class Server:
     """A running `linnet serve`."""
 
-    def __init__(self, binary: Path, home: Path, log: Path, extra: list = ()):
+    def __init__(self, binary: Path, home: Path, log: Path, extra: list = (), environment: dict | None = None):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.home = home
         self.log = log
         self._log_file = log.open("wb")
         self.process = subprocess.Popen(
             [binary, "serve", "--port", str(self.port), *extra],
-            env=os.environ | {"LINNET_HOME": str(home)},
+            env=os.environ | {"LINNET_HOME": str(home)} | (environment or {}),
             stdin=subprocess.DEVNULL,
             stdout=self._log_file,
             stderr=subprocess.STDOUT,

@@ -1,15 +1,17 @@
 //! Runs a generation and writes its answer, whole or as a stream, in the shape of the route that asked.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::response::{IntoResponse, Response};
 use linnet_runtime::{FinishReason, Generation, GenerationEvent, GenerationRequest, SubmitError, TokenLogprob, Usage};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::error::ApiError;
-use crate::provider::ServedModel;
+use crate::metrics::{Outcome, Tokens};
+use crate::provider::ModelLease;
 use crate::sse;
 use crate::state::ApiState;
 
@@ -20,33 +22,48 @@ pub(crate) struct AnswerHead {
     pub(crate) id: String,
     /// When it was begun, in seconds since 1970.
     pub(crate) created: u64,
-    /// The model that gives it.
-    pub(crate) model: Arc<ServedModel>,
+    /// The model that gives it; held to the answer's end.
+    pub(crate) model: ModelLease,
+    /// What the request wants to see in it.
+    pub(crate) options: AnswerOptions,
+}
+
+/// What a request wants to see in its answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AnswerOptions {
     /// Whether token probabilities were asked for.
     pub(crate) wants_logprobs: bool,
     /// Whether a stream ends with a usage chunk. As on OpenAI's wire the usage then stands in a chunk of its own, with
     /// no choices, and nowhere else: clients add up what they find.
     pub(crate) include_usage: bool,
+    /// The tier to name, if the request named one.
+    pub(crate) service_tier: Option<&'static str>,
+    /// When the request's body had arrived.
+    pub(crate) received: Instant,
 }
 
 impl AnswerHead {
     /// A head with a new id that begins with `prefix`.
-    pub(crate) fn new(prefix: &str, model: Arc<ServedModel>, wants_logprobs: bool, include_usage: bool) -> Self {
+    pub(crate) fn new(prefix: &str, model: ModelLease, options: AnswerOptions) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
         let id = format!("{prefix}-{}", uuid::Uuid::new_v4().simple());
-        Self { id, created, model, wants_logprobs, include_usage }
+        Self { id, created, model, options }
     }
 
     /// The object around `choices`.
     pub(crate) fn json(&self, object: &str, choices: &Value) -> Value {
-        json!({
+        let mut answer = json!({
             "id": self.id,
             "object": object,
             "created": self.created,
             "model": self.model.id,
             "system_fingerprint": null,
             "choices": choices,
-        })
+        });
+        if let Some(tier) = self.options.service_tier {
+            answer["service_tier"] = tier.into();
+        }
+        answer
     }
 
     /// How a token is spelled.
@@ -77,15 +94,16 @@ pub(crate) trait AnswerShape: Send + 'static {
 /// # Errors
 /// What the engine refuses beforehand; without `stream`, also what fails later.
 pub(crate) async fn answer(
-    state: &ApiState,
+    state: &Arc<ApiState>,
     request: GenerationRequest,
     mut shape: impl AnswerShape,
     stream: bool,
     prompt_field: &'static str,
 ) -> Result<Response, ApiError> {
-    let model = Arc::clone(&shape.head().model);
-    let generation = model.engine.submit(request).map_err(|error| refusal(error, prompt_field))?;
-    let mut running = Running::new(generation, state.cut_off());
+    let head = shape.head();
+    let prompt_tokens = request.prompt.len();
+    let generation = head.model.engine.submit(request).map_err(|error| refusal(error, prompt_field))?;
+    let mut running = Running::new(Arc::clone(state), generation, head, prompt_tokens, stream);
     if stream {
         return Ok(sse::respond(running, shape, state.options.keep_alive));
     }
@@ -146,19 +164,58 @@ pub(crate) enum Progress {
     Failed(ApiError),
 }
 
-/// A generation in work, with its line in the log: one when it ends, whether finished, failed or dropped.
+/// A generation in work: counted, and with a line in the log when it ends, whether finished, failed or dropped.
 pub(crate) struct Running {
+    state: Arc<ApiState>,
     generation: Generation,
     cut_off: watch::Receiver<bool>,
     span: tracing::Span,
-    started: Instant,
-    tokens: usize,
+    model: String,
+    received: Instant,
+    submitted: Instant,
+    /// When the latest tokens came.
+    latest: Option<Instant>,
+    /// Prompt tokens processed so far; `None` while it waits.
+    prefilled: Option<usize>,
+    tokens: u64,
     ended: bool,
 }
 
 impl Running {
-    fn new(generation: Generation, cut_off: watch::Receiver<bool>) -> Self {
-        Self { generation, cut_off, span: tracing::Span::current(), started: Instant::now(), tokens: 0, ended: false }
+    fn new(
+        state: Arc<ApiState>,
+        generation: Generation,
+        head: &AnswerHead,
+        prompt_tokens: usize,
+        stream: bool,
+    ) -> Self {
+        let model = head.model.id.clone();
+        // What is known at the end is added then.
+        let span = tracing::info_span!(
+            "generation",
+            model,
+            stream,
+            prompt_tokens,
+            cached_tokens = tracing::field::Empty,
+            completion_tokens = tracing::field::Empty,
+            queue_seconds = tracing::field::Empty,
+            prefill_seconds = tracing::field::Empty,
+            decode_seconds = tracing::field::Empty,
+            seconds = tracing::field::Empty,
+        );
+        Self {
+            cut_off: state.cut_off(),
+            state,
+            generation,
+            span,
+            model,
+            received: head.options.received,
+            submitted: Instant::now(),
+            latest: None,
+            prefilled: None,
+            tokens: 0,
+            ended: false,
+        }
     }
 
     /// The next thing to tell. Cancel-safe.
@@ -171,15 +228,15 @@ impl Running {
             };
             let Some(event) = event else { return self.fail(ApiError::ShuttingDown) };
             match event {
-                Some(GenerationEvent::Prefill { .. }) => {}
+                Some(GenerationEvent::Prefill { done, .. }) => self.note_prefill(done),
                 Some(GenerationEvent::Text { text, tokens, logprobs }) => {
-                    self.tokens += tokens.len();
+                    self.note_tokens(tokens.len() as u64);
                     if !text.is_empty() || !logprobs.is_empty() {
                         return Progress::Text { text, logprobs };
                     }
                 }
                 Some(GenerationEvent::Finished { reason, usage }) => {
-                    self.log_finished(reason, &usage);
+                    self.finish(reason, &usage);
                     return Progress::Finished { reason, usage };
                 }
                 Some(GenerationEvent::Failed(error)) => return self.fail(ApiError::Engine(error)),
@@ -191,33 +248,73 @@ impl Running {
         }
     }
 
-    fn log_finished(&mut self, reason: FinishReason, usage: &Usage) {
-        self.ended = true;
-        tracing::info!(
-            parent: &self.span,
-            reason = crate::wire::usage::finish_reason(reason),
-            prompt_tokens = usage.prompt_tokens,
-            cached_tokens = usage.cached_tokens,
-            completion_tokens = usage.completion_tokens,
-            queue_seconds = usage.queue_seconds,
-            prefill_seconds = usage.prefill_seconds,
-            decode_seconds = usage.decode_seconds,
-            "answer finished"
-        );
+    fn note_prefill(&mut self, done: usize) {
+        let metrics = &self.state.metrics;
+        match self.prefilled {
+            None => metrics.left_queue(&self.model, self.submitted.elapsed()),
+            Some(before) => metrics.prefilled(&self.model, done.saturating_sub(before) as u64),
+        }
+        self.prefilled = Some(done);
+    }
+
+    fn note_tokens(&mut self, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        let metrics = &self.state.metrics;
+        if self.latest.is_none() {
+            metrics.first_token(&self.model, now.duration_since(self.received));
+        }
+        metrics.generated(&self.model, tokens, self.latest.map(|latest| now.duration_since(latest)));
+        self.latest = Some(now);
+        self.tokens += tokens;
+    }
+
+    fn finish(&mut self, reason: FinishReason, usage: &Usage) {
+        let tokens = Tokens {
+            prompt: usage.prompt_tokens as u64,
+            cached: usage.cached_tokens as u64,
+            completion: usage.completion_tokens as u64,
+        };
+        self.span.record("queue_seconds", usage.queue_seconds);
+        self.span.record("prefill_seconds", usage.prefill_seconds);
+        self.span.record("decode_seconds", usage.decode_seconds);
+        self.end(Outcome::Finished(reason), tokens);
+        tracing::info!(parent: &self.span, reason = crate::wire::usage::finish_reason(reason), "answer finished");
     }
 
     fn fail(&mut self, error: ApiError) -> Progress {
-        self.ended = true;
-        tracing::warn!(parent: &self.span, code = error.code(), tokens = self.tokens, "answer failed: {error}");
+        self.end(Outcome::Failed, self.tokens_so_far());
+        // The text of an error of the engine holds figures; nothing that the user wrote gets into one.
+        tracing::warn!(parent: &self.span, code = error.code(), "answer failed: {error}");
         Progress::Failed(error)
     }
+
+    fn tokens_so_far(&self) -> Tokens {
+        Tokens { prompt: self.prefilled.unwrap_or(0) as u64, cached: 0, completion: self.tokens }
+    }
+
+    fn end(&mut self, outcome: Outcome, tokens: Tokens) {
+        self.ended = true;
+        let after = self.received.elapsed();
+        self.span.record("cached_tokens", tokens.cached);
+        self.span.record("completion_tokens", tokens.completion);
+        self.span.record("seconds", rounded(after));
+        self.state.metrics.ended(&self.model, outcome, tokens, after);
+    }
+}
+
+/// Seconds as far as a log needs them.
+fn rounded(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
-            let seconds = self.started.elapsed().as_secs_f64();
-            tracing::info!(parent: &self.span, tokens = self.tokens, seconds, "answer cancelled: the client left");
+            self.end(Outcome::Cancelled, self.tokens_so_far());
+            tracing::info!(parent: &self.span, "answer cancelled: the client left");
         }
     }
 }

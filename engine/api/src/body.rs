@@ -33,6 +33,16 @@ pub(crate) async fn read_json(headers: &HeaderMap, body: Body, limit: usize) -> 
     parsed.map(|json| json.0).map_err(|error| invalid_json(&bytes, &error))
 }
 
+/// As [`read_json`], for routes that ask for nothing: without a body the value is an empty object.
+pub(crate) async fn read_optional_json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Value, ApiError> {
+    let bytes = read(headers, body, limit).await?;
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    let parsed = serde_json::from_slice::<UniqueKeys>(&bytes);
+    parsed.map(|json| json.0).map_err(|error| invalid_json(&bytes, &error))
+}
+
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut stream = body.into_data_stream();

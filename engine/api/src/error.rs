@@ -5,7 +5,8 @@ use axum::response::{IntoResponse, Response};
 use linnet_runtime::StepModelError;
 use serde_json::{Value, json};
 
-use crate::quote::cut;
+use crate::quote::{cut, shortened};
+use crate::residency::{Shortage, Use};
 
 /// A refused or failed request. Its `Display` is the text the client reads: what is wrong, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -109,6 +110,35 @@ pub enum ApiError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The model does not fit in memory beside what has to stay there.
+    #[error("`{model}` cannot be loaded: {shortage}; {}", memory_remedy(.shortage))]
+    MemoryShort {
+        /// The model.
+        model: String,
+        /// The figures.
+        shortage: Box<Shortage>,
+    },
+    /// The model would fit, but requests of other models hold its room for too long.
+    #[error(
+        "`{model}` cannot be loaded yet: {shortage}; requests held that memory for {waited_seconds} seconds: come back \
+         later, or start the server with a larger --memory"
+    )]
+    MemoryBusy {
+        /// The model.
+        model: String,
+        /// The figures.
+        shortage: Box<Shortage>,
+        /// How long was waited, in seconds.
+        waited_seconds: u64,
+    },
+    /// A model that requests use cannot be unloaded.
+    #[error("`{model}` is in use by {requests} requests; unload it when they have ended")]
+    ModelInUse {
+        /// The model.
+        model: String,
+        /// How many requests run or wait.
+        requests: usize,
+    },
     /// Too many requests wait already.
     #[error("{text}")]
     Overloaded {
@@ -164,12 +194,30 @@ pub enum ApiError {
         /// The request's path.
         path: String,
     },
+    /// The metrics could not be written.
+    #[error("the metrics could not be written; please report this")]
+    Metrics,
     /// A fault of our own.
     #[error("an internal fault stopped this request (request id {request_id}); the server goes on, please report it")]
     Internal {
         /// The id under which the fault stands in the log.
         request_id: String,
     },
+}
+
+fn memory_remedy(shortage: &Shortage) -> String {
+    let has = |usage: Use| shortage.residents.iter().any(|resident| resident.usage == usage);
+    let mut ways = Vec::new();
+    if has(Use::Pinned) {
+        ways.push("unpin a model (POST /admin/models/pin)");
+    }
+    if shortage.needed > shortage.budget {
+        ways.push("start the server with a larger --memory");
+    } else if shortage.free < shortage.budget && !has(Use::Pinned) {
+        ways.push("close other programs");
+    }
+    ways.push("choose a smaller model or fewer --kv-tokens");
+    ways.join(", or ")
 }
 
 fn available_text(available: &[String]) -> String {
@@ -192,6 +240,12 @@ const LONGEST_MESSAGE: usize = 1000;
 const INVALID: &str = "invalid_request_error";
 
 impl ApiError {
+    /// No model goes by `name`, which a client wrote; `available` would have worked.
+    #[must_use]
+    pub fn model_not_found(name: &str, available: Vec<String>) -> Self {
+        Self::ModelNotFound { model: shortened(name), available }
+    }
+
     /// The table: each kind of error with its status, OpenAI type and code.
     fn row(&self) -> Row {
         let (status, kind, code) = match self {
@@ -209,6 +263,9 @@ impl ApiError {
             Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
             Self::NoModel => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_model"),
             Self::ModelLoadFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "model_load_failed"),
+            Self::MemoryShort { .. } => (StatusCode::BAD_REQUEST, INVALID, "insufficient_memory"),
+            Self::MemoryBusy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "memory_in_use"),
+            Self::ModelInUse { .. } => (StatusCode::CONFLICT, INVALID, "model_in_use"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::Engine(StepModelError::KvFull { .. }) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", "kv_cache_full")
@@ -224,7 +281,9 @@ impl ApiError {
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
             Self::UnknownRoute { .. } => (StatusCode::NOT_FOUND, INVALID, "unknown_url"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
-            Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error"),
+            Self::Metrics | Self::Internal { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error")
+            }
         };
         Row { status, kind, code }
     }
@@ -245,7 +304,7 @@ impl ApiError {
     fn param(&self) -> Option<&str> {
         match self {
             Self::InvalidField { field, .. } | Self::Unsupported { field, .. } => Some(field),
-            Self::ModelNotFound { .. } => Some("model"),
+            Self::ModelNotFound { .. } | Self::MemoryShort { .. } | Self::ModelInUse { .. } => Some("model"),
             Self::ContextOverflow { field, .. } => Some(field),
             Self::TemplateRefused { .. } => Some("messages"),
             _ => None,
@@ -263,8 +322,13 @@ impl ApiError {
 
     /// What a client should know in a header: how to authenticate, when to come back.
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
-        if let Self::Overloaded { retry_seconds, .. } = self {
-            return Some((header::RETRY_AFTER, HeaderValue::from(*retry_seconds)));
+        match self {
+            Self::Overloaded { retry_seconds, .. } => {
+                return Some((header::RETRY_AFTER, HeaderValue::from(*retry_seconds)));
+            }
+            // Whoever waited that long need not be back within a second.
+            Self::MemoryBusy { .. } => return Some((header::RETRY_AFTER, HeaderValue::from_static("10"))),
+            _ => {}
         }
         match self.row().status {
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
@@ -274,11 +338,16 @@ impl ApiError {
     }
 }
 
+/// The code of the error that a response tells, for whoever counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ErrorCode(pub(crate) &'static str);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         // Only the code: the text may quote what the user wrote.
         tracing::debug!(code = self.code(), "request refused");
         let mut response = (self.status(), axum::Json(self.body())).into_response();
+        response.extensions_mut().insert(ErrorCode(self.code()));
         if let Some((name, value)) = self.header() {
             response.headers_mut().insert(name, value);
         }

@@ -14,11 +14,13 @@ mod error;
 mod fields;
 mod guard;
 mod json;
+mod metrics;
 mod options;
 mod prompt;
 mod provider;
 mod quote;
 mod request_id;
+mod residency;
 mod routes;
 mod sampling;
 mod server;
@@ -28,7 +30,14 @@ mod wire;
 
 pub use error::ApiError;
 pub use options::{DEFAULT_BODY_LIMIT, DEFAULT_PORT, ServerOptions};
-pub use provider::{ModelCard, ModelProvider, ServedModel, SingleModel};
+pub use provider::{
+    LoadedCard, ModelCard, ModelLease, ModelProvider, ModelResidency, ModelState, ResidencyStatus, ServedModel,
+    SingleModel,
+};
+pub use residency::{
+    LoadDecision, MemoryMeter, MemoryState, ModelFacts, ModelManager, ModelSource, ResidencyOptions, Resident,
+    Shortage, SystemMemory, Use, decide_load, next_idle_unload,
+};
 pub use routes::router;
 pub use sampling::{BUILT_IN_TEMPERATURE, SamplingOverrides};
 pub use server::serve;

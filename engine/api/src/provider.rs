@@ -1,26 +1,99 @@
 //! Where a server's models come from.
 
+mod lease;
+mod single;
+
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use linnet_models::{ChatTemplate, Tokenizer};
 use linnet_runtime::Engine;
 
 use crate::error::ApiError;
-use crate::quote::shortened;
+use crate::residency::ModelFacts;
 use crate::sampling::SamplingOverrides;
+
+pub use lease::ModelLease;
+pub use single::SingleModel;
 
 /// A model that can be named in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelCard {
-    /// The name that requests use.
-    pub id: String,
-    /// When it was installed, in seconds since 1970.
-    pub created: u64,
-    /// How many tokens a conversation can hold, where that is known without loading the model.
-    pub context_length: Option<usize>,
+    /// What it is.
+    pub facts: ModelFacts,
     /// Whether it is in memory.
-    pub loaded: bool,
+    pub residency: ModelResidency,
+}
+
+/// A model's place in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModelResidency {
+    /// How far it is loaded.
+    pub state: ModelState,
+    /// Whether it stays until it is unpinned.
+    pub pinned: bool,
+    /// Requests that use it or wait for it.
+    pub requests: usize,
+    /// Bytes that it takes and has been promised.
+    pub memory_bytes: u64,
+    /// How long nobody has used it.
+    pub idle_for: Duration,
+}
+
+/// How far a model is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ModelState {
+    /// On disk only.
+    #[default]
+    OnDisk,
+    /// On its way into memory.
+    Loading,
+    /// In memory.
+    Ready,
+    /// On its way out.
+    Unloading,
+}
+
+impl ModelState {
+    /// The state's name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnDisk => "on_disk",
+            Self::Loading => "loading",
+            Self::Ready => "ready",
+            Self::Unloading => "unloading",
+        }
+    }
+}
+
+impl fmt::Display for ModelState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// What the models in memory take together, and how they came and went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResidencyStatus {
+    /// Bytes that models may take in all; `None` where nothing limits them.
+    pub budget_bytes: Option<u64>,
+    /// Bytes that they take and have been promised.
+    pub used_bytes: u64,
+    /// Bytes that the process takes, as measured.
+    pub process_bytes: Option<u64>,
+    /// Bytes that the machine could still give.
+    pub available_bytes: Option<u64>,
+    /// Models loaded since the start.
+    pub loads: u64,
+    /// Loads that failed or were refused.
+    pub failed_loads: u64,
+    /// Models unloaded because others needed the room.
+    pub evictions: u64,
+    /// Models unloaded because nobody used them.
+    pub idle_unloads: u64,
 }
 
 /// A model in memory, with all that a request needs of it.
@@ -63,76 +136,41 @@ impl ServedModel {
 
 /// A server's models: a single one, or a store that loads them on demand.
 pub trait ModelProvider: Send + Sync {
-    /// The models that can be asked for.
-    fn list(&self) -> Vec<ModelCard>;
+    /// The models that can be asked for, in memory or not.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ModelCard>, ApiError>>;
 
-    /// The card of the model that goes by that name in requests, whether it is loaded or not.
-    fn card(&self, name: &str) -> Option<ModelCard> {
-        self.list().into_iter().find(|card| card.id == name)
-    }
+    /// The card of the model that goes by that name in requests, whether it is in memory or not.
+    fn card<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<ModelCard, ApiError>>;
 
-    /// The models in memory.
-    fn loaded(&self) -> Vec<Arc<ServedModel>>;
+    /// The models in memory. Must not block.
+    fn loaded(&self) -> Vec<LoadedCard>;
 
-    /// The model of that name, loaded if need be; `None` asks for the default model. A name that is not on the list
-    /// must be refused with [`ApiError::ModelNotFound`] before anything is loaded.
-    fn get<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<Arc<ServedModel>, ApiError>>;
+    /// The model of that name, loaded if need be; `None` asks for the default model. It stays in memory for as long as the
+    /// lease lives. A name that is not on the list must be refused with [`ApiError::ModelNotFound`] before anything is
+    /// loaded.
+    fn get<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<ModelLease, ApiError>>;
+
+    /// What the models take together. Must not block for long.
+    fn residency(&self) -> ResidencyStatus;
+
+    /// Takes a model out of memory.
+    ///
+    /// # Errors
+    /// When requests use it, or this provider's models are fixed.
+    fn unload<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<ModelCard, ApiError>>;
+
+    /// Keeps a model in memory, loading it if need be, or lets it go again when its time comes.
+    ///
+    /// # Errors
+    /// When it cannot be loaded, or this provider's models are fixed.
+    fn pin<'a>(&'a self, name: &'a str, pinned: bool) -> BoxFuture<'a, Result<ModelCard, ApiError>>;
 }
 
-/// A provider of one model that is already in memory.
-///
-/// Requests may also name it by an alias, in other letter case, or without its organisation.
+/// A model in memory.
 #[derive(Debug, Clone)]
-pub struct SingleModel {
-    model: Arc<ServedModel>,
-    card: ModelCard,
-    aliases: Vec<String>,
-}
-
-impl SingleModel {
-    /// Serves `model`, which was installed at `created` seconds since 1970.
-    #[must_use]
-    pub fn new(model: ServedModel, created: u64) -> Self {
-        let context_length = Some(model.engine.context_length());
-        let card = ModelCard { id: model.id.clone(), created, context_length, loaded: true };
-        Self { model: Arc::new(model), card, aliases: Vec::new() }
-    }
-
-    /// Lets requests name the model by `alias` too; the list of models does not show it.
-    #[must_use]
-    pub fn with_alias(mut self, alias: impl Into<String>) -> Self {
-        self.aliases.push(alias.into());
-        self
-    }
-
-    fn is_named(&self, name: &str) -> bool {
-        let id = &self.model.id;
-        let short = id.rsplit('/').next().unwrap_or(id);
-        let mut names = self.aliases.iter().map(String::as_str).chain([id.as_str(), short]);
-        names.any(|known| known.eq_ignore_ascii_case(name))
-    }
-}
-
-impl ModelProvider for SingleModel {
-    fn list(&self) -> Vec<ModelCard> {
-        vec![self.card.clone()]
-    }
-
-    fn card(&self, name: &str) -> Option<ModelCard> {
-        self.is_named(name).then(|| self.card.clone())
-    }
-
-    fn loaded(&self) -> Vec<Arc<ServedModel>> {
-        vec![Arc::clone(&self.model)]
-    }
-
-    fn get<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<Arc<ServedModel>, ApiError>> {
-        let result = match name {
-            Some(name) if !self.is_named(name) => {
-                Err(ApiError::ModelNotFound { model: shortened(name), available: vec![self.model.id.clone()] })
-            }
-            _ => Ok(Arc::clone(&self.model)),
-        };
-        Box::pin(std::future::ready(result))
-    }
+pub struct LoadedCard {
+    /// The model.
+    pub model: Arc<ServedModel>,
+    /// Its place in memory.
+    pub residency: ModelResidency,
 }

@@ -16,6 +16,18 @@ pub(crate) fn cut(text: &str, limit: usize) -> String {
     }
 }
 
+/// A number of bytes for people, in decimal units as disks and memory are sold.
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 2] = [(1_000_000_000, "GB"), (1_000_000, "MB")];
+    for (size, unit) in UNITS {
+        // From 999.95 on it would be written as 1000.0 of the smaller unit.
+        if bytes >= size - size / 20_000 {
+            return format!("{:.1} {unit}", bytes as f64 / size as f64);
+        }
+    }
+    format!("{:.1} kB", bytes as f64 / 1000.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +37,19 @@ mod tests {
         assert_eq!(shortened("short"), "short");
         assert_eq!(cut("ééé", 3), "ééé");
         assert_eq!(cut("éééé", 3), "ééé...");
+    }
+
+    #[test]
+    fn bytes_are_written_in_the_unit_that_reads_best() {
+        for (bytes, text) in [
+            (0, "0.0 kB"),
+            (1_500, "1.5 kB"),
+            (97_300_000, "97.3 MB"),
+            (999_960_000, "1.0 GB"),
+            (999_900_000, "999.9 MB"),
+            (16_000_000_000, "16.0 GB"),
+        ] {
+            assert_eq!(bytes_text(bytes), text);
+        }
     }
 }

@@ -1,16 +1,18 @@
 //! Every request's id, its line in the log, and the net under a handler that panics.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use tracing::Instrument;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, ErrorCode};
+use crate::state::ApiState;
 
 /// The header that carries the id, both ways.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -20,11 +22,14 @@ const LONGEST_ID: usize = 128;
 
 /// Gives the request an id (the client's own, if it sent a sound one), logs its outcome without any of its content, and
 /// turns a panic into an error response.
-pub(crate) async fn observe(request: Request, next: Next) -> Response {
+pub(crate) async fn observe(State(state): State<Arc<ApiState>>, request: Request, next: Next) -> Response {
     let id = sound_id(request.headers().get(REQUEST_ID)).unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
-    // Whoever watches a server asks for its health every few seconds.
-    let is_routine = request.uri().path() == "/health";
-    let span = tracing::info_span!("request", id, method = %request.method(), path = request.uri().path());
+    // The route's pattern and not the path, which a client may write anything into.
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map(MatchedPath::as_str);
+    // Whoever watches a server asks for these every few seconds.
+    let is_routine = matches!(route, Some("/health" | "/stats" | "/metrics"));
+    let span = tracing::info_span!("request", id, route = route.unwrap_or("unknown"));
     let started = Instant::now();
     let mut response = async {
         let outcome = AssertUnwindSafe(next.run(request)).catch_unwind().await;
@@ -33,6 +38,8 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
             ApiError::Internal { request_id: id.clone() }.into_response()
         });
         let milliseconds = started.elapsed().as_secs_f64() * 1000.0;
+        let code = response.extensions().get::<ErrorCode>().map(|code| code.0);
+        state.metrics.answered(route, response.status(), code);
         let status = response.status().as_u16();
         if is_routine {
             tracing::debug!(status, milliseconds, "answered");

@@ -1,9 +1,12 @@
 //! The registry of routes: adding one means one file beside this one and one line here.
 
+mod admin_cache;
+mod admin_models;
 mod chat_completions;
 mod completions;
 mod health;
 mod models;
+mod stats;
 
 use std::sync::Arc;
 
@@ -19,14 +22,22 @@ use crate::{guard, request_id};
 type Handlers = MethodRouter<Arc<ApiState>>;
 
 /// Every route: method, path as people write it, path as the router takes it, handler.
-fn routes() -> [(&'static str, &'static str, &'static str, Handlers); 5] {
+fn routes() -> [(&'static str, &'static str, &'static str, Handlers); 13] {
     [
         ("GET", "/health", "/health", get(health::health)),
+        ("GET", "/stats", "/stats", get(stats::stats)),
+        ("GET", "/metrics", "/metrics", get(stats::metrics)),
         ("GET", "/v1/models", "/v1/models", get(models::list)),
         // Names may hold slashes, as on the Hugging Face hub.
         ("GET", "/v1/models/{id}", "/v1/models/{*id}", get(models::retrieve)),
         ("POST", "/v1/chat/completions", "/v1/chat/completions", post(chat_completions::create)),
         ("POST", "/v1/completions", "/v1/completions", post(completions::create)),
+        ("POST", "/admin/models/load", "/admin/models/load", post(admin_models::load)),
+        ("POST", "/admin/models/unload", "/admin/models/unload", post(admin_models::unload)),
+        ("POST", "/admin/models/pin", "/admin/models/pin", post(admin_models::pin)),
+        ("POST", "/admin/cache/flush", "/admin/cache/flush", post(admin_cache::flush)),
+        ("POST", "/admin/cache/clear", "/admin/cache/clear", post(admin_cache::clear)),
+        ("POST", "/admin/cache/session/close", "/admin/cache/session/close", post(admin_cache::close_session)),
     ]
 }
 
@@ -40,7 +51,7 @@ pub fn router(state: Arc<ApiState>) -> Router {
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&state), guard::guard))
-        .layer(middleware::from_fn(request_id::observe))
+        .layer(middleware::from_fn_with_state(Arc::clone(&state), request_id::observe))
         .with_state(state)
 }
 

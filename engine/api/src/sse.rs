@@ -53,7 +53,7 @@ impl<S: AnswerShape> State<S> {
             Progress::Text { text, logprobs } => self.ready.push_back(event(&self.shape.piece(&text, &logprobs))),
             Progress::Finished { reason, usage } => {
                 self.ready.push_back(event(&self.shape.closing(reason)));
-                if self.shape.head().include_usage {
+                if self.shape.head().options.include_usage {
                     self.ready.push_back(event(&self.shape.usage_chunk(&usage)));
                 }
                 self.finish();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::provider::ModelProvider;
 
@@ -13,13 +14,14 @@ pub struct ApiState {
     pub options: ServerOptions,
     /// Where its models come from.
     pub provider: Arc<dyn ModelProvider>,
+    pub(crate) metrics: Metrics,
     cut_off: watch::Sender<bool>,
 }
 
 impl ApiState {
     /// The state of a server that has not started yet.
     pub fn new(options: ServerOptions, provider: Arc<dyn ModelProvider>) -> Arc<Self> {
-        Arc::new(Self { options, provider, cut_off: watch::Sender::new(false) })
+        Arc::new(Self { options, provider, metrics: Metrics::new(), cut_off: watch::Sender::new(false) })
     }
 
     /// Ends all running answers with an error event, and refuses what comes later likewise.

@@ -7,4 +7,5 @@ pub(crate) mod completion_response;
 pub(crate) mod generation_fields;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
+pub(crate) mod request_context;
 pub(crate) mod usage;

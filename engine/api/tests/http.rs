@@ -14,7 +14,9 @@ mod http {
     mod completions;
     mod guards;
     mod keep_alive;
+    mod observability;
     mod odd_inputs;
+    mod residency;
     mod sockets;
     mod streams;
 }

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve a model to programs over OpenAI's HTTP API
+    /// Serve models to programs over OpenAI's HTTP API
     Serve(serve::ServeArguments),
     /// Talk to a model in the terminal, or ask it one question
     Chat(chat::ChatArguments),
@@ -63,6 +63,8 @@ mod tests {
         for line in [
             "linnet serve --port 0 --model x --api-key k --threads 2 --exact --max-concurrent 4 --kv-tokens 9000",
             "linnet serve --backend mlx --kv-bits 4",
+            "linnet serve --model a --model b --memory 12GB --idle-unload 0 --max-stall 100 --max-queued 0",
+            "linnet serve --kv-memory 2GiB --drain 10s --flush-limit 1m",
             "linnet chat --backend cpu hi",
             "linnet bench local m --backend mlx --kv-bits 8",
             "linnet chat hello there --system s --temperature 0 --max-tokens 5",

@@ -1,10 +1,10 @@
 //! What a benchmark must tell about the machine it ran on.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 /// Facts about this machine. What cannot be found out is left out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// The operating system and its architecture.
     pub(crate) system: String,

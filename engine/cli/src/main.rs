@@ -11,6 +11,7 @@ mod models;
 mod output;
 mod progress;
 mod sampling;
+mod units;
 
 use std::process::ExitCode;
 

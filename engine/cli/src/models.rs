@@ -4,6 +4,8 @@ use anyhow::Context;
 use linnet_library::{LibraryError, ModelEntry, STARTER, STARTER_NAME, Store};
 use linnet_runtime::{BackendChoice, EngineOptions, KvQuantization, LoadOptions, LoadedModel, load_model};
 
+use crate::units;
+
 /// No model could be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChoiceError {
@@ -43,7 +45,7 @@ pub(crate) fn find(store: &Store, name: Option<&str>) -> anyhow::Result<ModelEnt
 }
 
 /// The default model: the only usable one, else the starter.
-fn choose(entries: Vec<ModelEntry>) -> Result<ModelEntry, ChoiceError> {
+pub(crate) fn choose(entries: Vec<ModelEntry>) -> Result<ModelEntry, ChoiceError> {
     let mut usable: Vec<ModelEntry> = entries.into_iter().filter(|entry| entry.problem.is_none()).collect();
     let index = match usable.as_slice() {
         [] => return Err(ChoiceError::None),
@@ -72,6 +74,9 @@ pub(crate) struct RunArguments {
     /// Tokens that all conversations together may hold in memory [default: what the context needs]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
     pub(crate) kv_tokens: Option<u32>,
+    /// Memory that all conversations together may take, such as 2GB [default: 4GiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "kv_tokens")]
+    pub(crate) kv_memory: Option<u64>,
     /// Hold conversations in 4 or 8 bits per value: less memory, a little less exact; mlx backend only
     #[arg(long, value_name = "4|8", value_parser = kv_bits)]
     pub(crate) kv_bits: Option<u32>,
@@ -89,17 +94,23 @@ pub(crate) fn kv_bits(text: &str) -> Result<u32, &'static str> {
     }
 }
 
-/// Loads a model of the store.
-pub(crate) fn load(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions) -> anyhow::Result<LoadedModel> {
-    let options = LoadOptions {
+/// How a model of the store is loaded.
+pub(crate) fn load_options(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions) -> LoadOptions {
+    LoadOptions {
         name: Some(entry.name.clone()),
         backend: run.backend.unwrap_or_default(),
         kv_quantization: run.kv_bits.map(|bits| KvQuantization { bits, group_size: KV_GROUP, start: 0 }),
         threads: run.threads.map(usize::from),
         exact: run.exact,
         kv_tokens: run.kv_tokens.and_then(|tokens| usize::try_from(tokens).ok()),
+        kv_bytes: run.kv_memory.and_then(|bytes| usize::try_from(bytes).ok()),
         engine,
-    };
+    }
+}
+
+/// Loads a model of the store.
+pub(crate) fn load(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions) -> anyhow::Result<LoadedModel> {
+    let options = load_options(entry, run, engine);
     load_model(&entry.path, &options).with_context(|| format!("cannot load \"{}\"", entry.name))
 }
 

@@ -21,6 +21,6 @@ pub use config::ModelConfig;
 pub use error::ModelError;
 pub use generation_defaults::GenerationDefaults;
 pub use language_model::LanguageModel;
-pub use registry::{SUPPORTED_ARCHITECTURES, load};
+pub use registry::{ModelShape, SUPPORTED_ARCHITECTURES, load, shape};
 pub use special_tokens::{JsonFileError, SpecialTokens};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};

@@ -2,7 +2,7 @@
 //!
 //! Written after mlx-lm 0.32.2's `mlx_lm/models/llama.py`, operation for operation.
 
-use crate::{LanguageModel, error::Result, loader::Loader, rope_config::rope_spec};
+use crate::{LanguageModel, ModelConfig, ModelShape, error::Result, loader::Loader, rope_config::rope_spec};
 use linnet_compute::{Activation, AttentionSpec, Backend, KvLayout, LayerKv};
 use serde::Deserialize;
 use serde_json::Value;
@@ -68,17 +68,40 @@ struct Block<B: Backend> {
     attention: AttentionSpec,
 }
 
+/// What the configuration alone says of the family's size.
+pub(crate) fn shape(config: &ModelConfig) -> Result<ModelShape> {
+    config.read::<LlamaConfig>()?.shape(config)
+}
+
+impl LlamaConfig {
+    fn shape(&self, config: &ModelConfig) -> Result<ModelShape> {
+        let (kv_heads, head_dim) = self.kv_heads(config)?;
+        let windows = layer_windows(config, self)?;
+        Ok(ModelShape {
+            context_length: self.max_position_embeddings.unwrap_or(DEFAULT_CONTEXT),
+            kv_layout: KvLayout {
+                layers: windows.into_iter().map(|window| LayerKv { kv_heads, head_dim, window }).collect(),
+            },
+        })
+    }
+
+    /// How many heads keys and values have, and elements per head.
+    fn kv_heads(&self, config: &ModelConfig) -> Result<(usize, usize)> {
+        let heads = self.num_attention_heads;
+        let kv_heads = self.num_key_value_heads.unwrap_or(heads);
+        if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(config.invalid(&format!("{heads} attention heads cannot share {kv_heads} key-value heads")));
+        }
+        let head_dim = self.head_dim.filter(|&dim| dim > 0).unwrap_or(self.hidden_size / heads);
+        Ok((kv_heads, head_dim))
+    }
+}
+
 /// Loads the family.
 pub(crate) fn load<B: Backend>(loader: &Loader<'_, B>) -> Result<Box<dyn LanguageModel<B>>> {
     let config: LlamaConfig = loader.config().read()?;
-    let heads = config.num_attention_heads;
-    let kv_heads = config.num_key_value_heads.unwrap_or(heads);
-    if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-        let reason = format!("{heads} attention heads cannot share {kv_heads} key-value heads");
-        return Err(loader.config().invalid(&reason));
-    }
-    let head_dim = config.head_dim.filter(|&dim| dim > 0).unwrap_or(config.hidden_size / heads);
-    let windows = layer_windows(loader, &config)?;
+    let shape = config.shape(loader.config())?;
+    let (kv_heads, head_dim) = config.kv_heads(loader.config())?;
     let rope = rope_spec(
         loader.config(),
         head_dim,
@@ -88,9 +111,9 @@ pub(crate) fn load<B: Backend>(loader: &Loader<'_, B>) -> Result<Box<dyn Languag
         config.max_position_embeddings,
     )?;
 
-    let mut layers = Vec::with_capacity(windows.len());
-    for (layer, &window) in windows.iter().enumerate() {
-        layers.push(load_block(loader, &config, layer, window, kv_heads, head_dim)?);
+    let mut layers = Vec::with_capacity(shape.kv_layout.layers.len());
+    for (layer, kv) in shape.kv_layout.layers.iter().enumerate() {
+        layers.push(load_block(loader, &config, layer, kv.window, kv_heads, head_dim)?);
     }
     loader.leave_out(|name| name.contains("self_attn.rotary_emb.inv_freq"));
     let lm_head = if config.tie_word_embeddings {
@@ -105,27 +128,27 @@ pub(crate) fn load<B: Backend>(loader: &Loader<'_, B>) -> Result<Box<dyn Languag
         rope: loader.backend().rope(&rope, head_dim)?,
         epsilon: config.rms_norm_eps,
         vocabulary_size: config.vocab_size,
-        context_length: config.max_position_embeddings.unwrap_or(DEFAULT_CONTEXT),
-        kv_layout: KvLayout { layers: windows.iter().map(|&window| LayerKv { kv_heads, head_dim, window }).collect() },
+        context_length: shape.context_length,
+        kv_layout: shape.kv_layout,
         layers,
         lm_head,
     }))
 }
 
 /// Each layer's sliding window, if it has one.
-fn layer_windows<B: Backend>(loader: &Loader<'_, B>, config: &LlamaConfig) -> Result<Vec<Option<usize>>> {
+fn layer_windows(file: &ModelConfig, config: &LlamaConfig) -> Result<Vec<Option<usize>>> {
     let Some(types) = &config.layer_types else { return Ok(vec![None; config.num_hidden_layers]) };
     if types.len() != config.num_hidden_layers {
         let reason = format!("{} layer_types for {} layers", types.len(), config.num_hidden_layers);
-        return Err(loader.config().invalid(&reason));
+        return Err(file.invalid(&reason));
     }
     types
         .iter()
         .map(|kind| match (kind.as_str(), config.sliding_window) {
             ("full_attention", _) => Ok(None),
             ("sliding_attention", Some(window)) if window > 0 => Ok(Some(window)),
-            ("sliding_attention", _) => Err(loader.config().invalid("sliding_attention layers need a sliding_window")),
-            (other, _) => Err(loader.config().invalid(&format!("layer type {other:?} is not supported"))),
+            ("sliding_attention", _) => Err(file.invalid("sliding_attention layers need a sliding_window")),
+            (other, _) => Err(file.invalid(&format!("layer type {other:?} is not supported"))),
         })
         .collect()
 }

@@ -1,6 +1,6 @@
 //! A language model on a backend, driven as a [`StepModel`].
 
-use crate::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use crate::{Draw, KvBudget, KvStatus, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 use linnet_compute::{Backend, ComputeError, KvLayout, KvStore, Outputs, Row};
 use linnet_models::{LanguageModel, ModelError};
 use std::{
@@ -23,9 +23,11 @@ const DEFAULT_KV_BYTES: usize = 4 << 30;
 /// How large a model's KV store may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackendModelOptions {
-    /// Tokens of all sequences together. `None`: what `sequences` full contexts need, within 4 GiB or what the backend has
-    /// room for.
+    /// Tokens of all sequences together. `None`: what `sequences` full contexts need, within `kv_bytes` and what the backend
+    /// has room for.
     pub kv_tokens: Option<usize>,
+    /// Bytes of all sequences together, where no number of tokens is given. `None`: 4 GiB.
+    pub kv_bytes: Option<usize>,
     /// How many sequences run at once.
     pub sequences: usize,
 }
@@ -66,12 +68,12 @@ impl<B: Backend> BackendModel<B> {
     /// # Errors
     /// When the model cannot be loaded.
     pub fn load(backend: B, folder: &Path, options: BackendModelOptions) -> Result<Self, ModelError> {
-        let BackendModelOptions { kv_tokens, sequences } = options;
+        let BackendModelOptions { kv_tokens, kv_bytes, sequences } = options;
         let model = linnet_models::load(&backend, folder)?;
         let capacity = match kv_tokens {
             Some(tokens) => tokens,
             None => {
-                let fitting = default_kv_tokens(model.kv_layout(), model.context_length(), sequences);
+                let fitting = default_kv_tokens(model.kv_layout(), model.context_length(), sequences, kv_bytes);
                 backend.kv_room(model.kv_layout())?.map_or(fitting, |room| fitting.min(room))
             }
         };
@@ -169,11 +171,13 @@ enum Source {
     Chosen(Slot),
 }
 
-/// The tokens that `sequences` full contexts hold, or fewer if they would take more than [`DEFAULT_KV_BYTES`].
-fn default_kv_tokens(layout: &KvLayout, context: usize, sequences: usize) -> usize {
+/// The tokens that `sequences` full contexts hold, or fewer if they would take more than `bytes`. Without a limit of the
+/// user's own, one context fits in any case.
+fn default_kv_tokens(layout: &KvLayout, context: usize, sequences: usize, bytes: Option<usize>) -> usize {
     let elements: usize = layout.layers.iter().map(|layer| 2 * layer.kv_heads * layer.head_dim).sum();
-    let fitting = DEFAULT_KV_BYTES / (elements * size_of::<u16>()).max(1);
-    context.saturating_mul(sequences).min(fitting.max(context))
+    let fitting = bytes.unwrap_or(DEFAULT_KV_BYTES) / (elements * size_of::<u16>()).max(1);
+    let least = if bytes.is_some() { 1 } else { context };
+    context.saturating_mul(sequences).min(fitting.max(least))
 }
 
 impl<B: Backend> StepModel for BackendModel<B> {
@@ -200,6 +204,11 @@ impl<B: Backend> StepModel for BackendModel<B> {
     fn kv_budget(&self) -> KvBudget {
         let usage = self.kv.usage();
         KvBudget { capacity: usage.capacity_tokens, page: usage.page_tokens, is_padded: usage.is_padded }
+    }
+
+    fn kv_status(&self) -> KvStatus {
+        let usage = self.kv.usage();
+        KvStatus { used_tokens: usage.used_tokens, capacity_tokens: usage.capacity_tokens, bytes: usage.bytes }
     }
 
     fn open(&mut self) -> Result<Slot, StepModelError> {

@@ -1,14 +1,17 @@
 //! The engine: one thread that owns a loaded model and serves many requests with it.
 //!
-//! [`Engine`] is the handle; [`worker`] is the thread's loop, which obeys the decisions of [`plan`]; [`sequence`] is one
-//! request's state from prompt to last token; [`inbox`] is what handle and thread share. Nothing that belongs to the
-//! model leaves the thread.
+//! [`Engine`] is the handle; [`worker`] is the thread's loop, which obeys the decisions of [`plan`]; [`cost`] is what those
+//! know of the time that steps take and [`share`] how prompts share one; [`sequence`] is one request's state from prompt
+//! to last token; [`inbox`] is what handle and thread share. Nothing that belongs to the model leaves the thread.
 
+mod cost;
 mod generation;
 mod inbox;
 mod output;
 mod plan;
+mod retry_after;
 mod sequence;
+mod share;
 mod status;
 mod worker;
 
@@ -16,16 +19,17 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
+    time::Duration,
 };
 
 pub use generation::Generation;
-pub use status::{EngineHealth, EngineStatus};
+pub use status::{EngineHealth, EngineStatus, KvStatus};
 
 use self::{
-    inbox::{Inbox, Submission},
+    inbox::{Command, Inbox, Submission},
     worker::Worker,
 };
-use crate::{EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
+use crate::{CacheFlush, CacheStatus, EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
 
 /// How an engine shares its model among requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +41,14 @@ pub struct EngineOptions {
     /// The most tokens to generate for a request that names no limit, cut to the room in the context. `None`: the room
     /// in the context.
     pub default_max_tokens: Option<usize>,
+    /// How long running answers may have to wait for their next token because a prompt is being read. Prompts are read in
+    /// smaller pieces to keep to it; a request that runs alone is not concerned.
+    pub max_stall: Duration,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None }
+        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None, max_stall: Duration::from_millis(200) }
     }
 }
 
@@ -89,7 +96,6 @@ impl Engine {
             .name(format!("engine {name}"))
             .spawn({
                 let inbox = Arc::clone(&inbox);
-                let max_concurrent = options.max_concurrent;
                 move || {
                     let model = match catch_unwind(AssertUnwindSafe(load)) {
                         Ok(Ok(model)) => model,
@@ -105,7 +111,7 @@ impl Engine {
                         kv_capacity: model.kv_budget().capacity,
                     };
                     if report.send(Ok(facts)).is_ok() {
-                        let worker = Worker::new(model, Arc::clone(&inbox), text, max_concurrent);
+                        let worker = Worker::new(model, Arc::clone(&inbox), text, &options);
                         // Everything that can fail is caught closer by; this keeps callers from waiting for ever should
                         // the loop itself be at fault.
                         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
@@ -144,6 +150,32 @@ impl Engine {
         let (submission, generation) = Submission::new(request, limit);
         handle.inbox.push(submission)?;
         Ok(generation)
+    }
+
+    /// Writes what is kept and not yet on the disk, and waits until that is done. Blocks; what runs goes on meanwhile.
+    #[must_use]
+    pub fn flush_cache(&self) -> CacheFlush {
+        self.handle.inbox.ask(Command::Flush).unwrap_or_default()
+    }
+
+    /// What is kept of prompts and answers.
+    #[must_use]
+    pub fn cache_status(&self) -> CacheStatus {
+        self.handle.inbox.cache_status()
+    }
+
+    /// Forgets a session's name; what it points to stays. Returns whether the name was known. Blocks for at most one step
+    /// of the model.
+    #[must_use]
+    pub fn close_session(&self, session: &str) -> bool {
+        self.handle.inbox.ask(|answer| Command::CloseSession(session.into(), answer)).unwrap_or_default()
+    }
+
+    /// Gives up all that is kept and that no running request uses, in memory and on the disk, and all session names.
+    /// Blocks for at most one step of the model.
+    pub fn clear_cache(&self) {
+        // An engine that is gone keeps nothing.
+        self.handle.inbox.ask(Command::Clear).unwrap_or_default();
     }
 
     /// What the engine is doing and has done.

@@ -7,9 +7,11 @@
 
 mod backend_choice;
 mod backend_model;
+mod cache_status;
 mod engine;
 mod event;
 mod load;
+mod memory_estimate;
 mod request;
 mod samplers;
 mod step_model;
@@ -21,12 +23,14 @@ mod text;
 
 pub use backend_choice::{BackendChoice, UnknownBackend};
 pub use backend_model::{BackendModel, BackendModelOptions};
-pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation};
+pub use cache_status::{CacheFlush, CacheStatus, DiskCacheStatus, RamCacheStatus};
+pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation, KvStatus};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 /// How keys and values may be quantized.
 pub use linnet_compute::KvQuantization;
 pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
-pub use request::{GenerationRequest, SamplingParameters};
+pub use memory_estimate::{MemoryEstimate, estimate_memory};
+pub use request::{GenerationRequest, Priority, SamplingParameters};
 pub use step_model::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
 pub use submit_error::SubmitError;
 pub use text::{Detokenizer, EngineText, NewDetokenizer};

@@ -25,6 +25,8 @@ pub struct LoadOptions {
     pub exact: bool,
     /// Tokens that the KV store holds for all requests together. `None`: what the requests' contexts need, bounded.
     pub kv_tokens: Option<usize>,
+    /// Bytes that the KV store may take, where no number of tokens is given. `None`: 4 GiB.
+    pub kv_bytes: Option<usize>,
     /// How the engine shares the model among requests.
     pub engine: EngineOptions,
 }
@@ -139,7 +141,11 @@ impl LoadOptions {
 /// Starts an engine on the chosen backend.
 fn start_engine(name: &str, folder: &Path, text: EngineText, options: &LoadOptions) -> Result<Engine, LoadError> {
     let folder = folder.to_path_buf();
-    let size = BackendModelOptions { kv_tokens: options.kv_tokens, sequences: options.engine.max_concurrent };
+    let size = BackendModelOptions {
+        kv_tokens: options.kv_tokens,
+        kv_bytes: options.kv_bytes,
+        sequences: options.engine.max_concurrent,
+    };
     let failed = |error: &dyn std::error::Error| StepModelError::Compute(error.to_string());
     match options.backend {
         BackendChoice::Cpu => {

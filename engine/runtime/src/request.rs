@@ -20,6 +20,21 @@ pub struct GenerationRequest {
     pub ignore_eos: bool,
     /// Emit special tokens as text instead of hiding them.
     pub show_special_tokens: bool,
+    /// Who waits for the answer.
+    pub priority: Priority,
+    /// Names a conversation. A request whose prompt continues the newest checkpoint of its session finds that at once; any
+    /// other finds the longest kept prefix of its prompt. The prompt must be whole all the same, and names isolate nothing.
+    pub session: Option<String>,
+}
+
+/// Who waits for an answer, which decides who goes first where not all can.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Priority {
+    /// Somebody looks at it.
+    #[default]
+    Interactive,
+    /// Nobody does: a title, an index, a nightly job. It runs after what is interactive, but never waits for ever.
+    Background,
 }
 
 /// How the next token is chosen from the logits. Every default leaves the distribution as the model gave it.

@@ -3,6 +3,8 @@
 /// How the model chooses a token itself, and a sequence's place in its KV store.
 pub use linnet_compute::{Draw, Slot};
 
+use crate::KvStatus;
+
 /// One sequence's share of a step: its next tokens, which follow what the slot already holds.
 #[derive(Debug, Clone)]
 pub struct StepRow<'a> {
@@ -94,6 +96,11 @@ pub trait StepModel {
     /// and their tokens processed again later, rather than run into [`StepModelError::KvFull`].
     fn kv_budget(&self) -> KvBudget {
         KvBudget::UNLIMITED
+    }
+
+    /// How full the KV store is now.
+    fn kv_status(&self) -> KvStatus {
+        KvStatus::default()
     }
 
     /// Opens an empty sequence.

@@ -11,16 +11,19 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use linnet_models::TemplateInput;
 use serde_json::Value;
+use tokio::time::Instant;
 
-use crate::answer::{AnswerHead, answer};
+use crate::answer::{AnswerHead, AnswerOptions, answer};
 use crate::body::read_json;
 use crate::error::ApiError;
+use crate::fields::Fields;
 use crate::prompt::{encode, off_the_executor};
 use crate::provider::ServedModel;
 use crate::state::ApiState;
 use crate::wire::chat_request::ChatRequest;
 use crate::wire::chat_response::ChatAnswer;
 use crate::wire::messages::fit_to_template;
+use crate::wire::request_context::RequestContext;
 
 /// Answers a conversation.
 pub(super) async fn create(
@@ -29,19 +32,27 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = read_json(&headers, body, state.options.body_limit).await?;
+    let received = Instant::now();
     let request = ChatRequest::read(&body)?;
+    let context = RequestContext::read(&Fields::root(&body)?, &headers)?;
     let model = state.provider.get(request.generation.model.as_deref()).await?;
     let generation = request.generation.clone();
     let top_logprobs = request.top_logprobs;
     let prompt = off_the_executor({
-        let model = Arc::clone(&model);
+        let model = Arc::clone(model.model());
         move || render(&model, request)
     })
     .await?;
     let lower = state.options.sampling.or(&model.sampling);
-    let head = AnswerHead::new("chatcmpl", model, top_logprobs.is_some(), generation.include_usage);
+    let options = AnswerOptions {
+        wants_logprobs: top_logprobs.is_some(),
+        include_usage: generation.include_usage,
+        service_tier: context.service_tier,
+        received,
+    };
+    let head = AnswerHead::new("chatcmpl", model, options);
     let stream = generation.stream;
-    let request = generation.into_request(prompt, top_logprobs, &lower);
+    let request = generation.into_request(prompt, top_logprobs, &lower, context);
     answer(&state, request, ChatAnswer { head }, stream, "messages").await
 }
 

@@ -15,7 +15,7 @@ use crate::state::ApiState;
 /// when a model's engine has ended.
 pub(super) async fn health(State(state): State<Arc<ApiState>>) -> Response {
     let models = state.provider.loaded();
-    let statuses: Vec<_> = models.iter().map(|model| model.engine.status()).collect();
+    let statuses: Vec<_> = models.iter().map(|card| card.model.engine.status()).collect();
     let is_down = statuses.iter().any(|status| matches!(status.health, EngineHealth::Gone(_)));
     let is_failing = statuses.iter().any(|status| matches!(status.health, EngineHealth::Failing { .. }));
     let (code, status) = match (is_down, is_failing) {
@@ -27,7 +27,7 @@ pub(super) async fn health(State(state): State<Arc<ApiState>>) -> Response {
         "status": status,
         "active": statuses.iter().map(|status| status.active).sum::<usize>(),
         "queued": statuses.iter().map(|status| status.queued).sum::<usize>(),
-        "model": models.first().map(|model| &model.id),
+        "model": models.first().map(|card| &card.model.id),
         "version": env!("CARGO_PKG_VERSION"),
     });
     (code, Json(body)).into_response()

@@ -8,14 +8,13 @@ use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::provider::ModelCard;
-use crate::quote::shortened;
+use crate::provider::{ModelCard, ModelState};
 use crate::state::ApiState;
 
-/// All models, loaded or not.
-pub(super) async fn list(State(state): State<Arc<ApiState>>) -> Json<Value> {
-    let data: Vec<Value> = state.provider.list().iter().map(model_json).collect();
-    Json(json!({ "object": "list", "data": data }))
+/// All models, in memory or not.
+pub(super) async fn list(State(state): State<Arc<ApiState>>) -> Result<Json<Value>, ApiError> {
+    let data: Vec<Value> = state.provider.list().await?.iter().map(model_json).collect();
+    Ok(Json(json!({ "object": "list", "data": data })))
 }
 
 /// One model.
@@ -25,23 +24,31 @@ pub(super) async fn retrieve(
 ) -> Result<Json<Value>, ApiError> {
     // A name that is not even text belongs to no model.
     let name = id.map_or_else(|_| "?".to_owned(), |Path(name)| name);
-    match state.provider.card(&name) {
-        Some(card) => Ok(Json(model_json(&card))),
-        None => {
-            let available = state.provider.list().into_iter().map(|card| card.id).collect();
-            Err(ApiError::ModelNotFound { model: shortened(&name), available })
-        }
-    }
+    Ok(Json(model_json(&state.provider.card(&name).await?)))
 }
 
-/// OpenAI's object, with what a local client wants to know besides.
-fn model_json(card: &ModelCard) -> Value {
+/// OpenAI's object, with what a local client wants to know besides: `context_length` and `loaded` beside OpenAI's fields,
+/// as other local servers have them, the rest in an object of its own.
+pub(super) fn model_json(card: &ModelCard) -> Value {
+    let ModelCard { facts, residency } = card;
     json!({
-        "id": card.id,
+        "id": facts.id,
         "object": "model",
-        "created": card.created,
+        "created": facts.created,
         "owned_by": "linnet",
-        "context_length": card.context_length,
-        "loaded": card.loaded,
+        "context_length": facts.context_length,
+        "loaded": residency.state == ModelState::Ready,
+        "linnet": {
+            "state": residency.state.name(),
+            "pinned": residency.pinned,
+            "requests": residency.requests,
+            "memory_bytes": residency.memory_bytes,
+            "idle_seconds": residency.idle_for.as_secs(),
+            "size_on_disk": facts.size_on_disk,
+            "architecture": facts.architecture,
+            "quantization": facts.quantization,
+            "parameters": facts.parameters,
+            "problem": facts.problem,
+        },
     })
 }

@@ -16,12 +16,12 @@ pub(crate) struct ChatAnswer {
 
 impl ChatAnswer {
     fn logprobs(&self, logprobs: &[TokenLogprob]) -> Value {
-        if self.head.wants_logprobs { chat_logprobs(logprobs, &self.head.token_bytes()) } else { Value::Null }
+        if self.head.options.wants_logprobs { chat_logprobs(logprobs, &self.head.token_bytes()) } else { Value::Null }
     }
 
     fn chunk(&self, choices: &Value) -> Value {
         let mut chunk = self.head.json("chat.completion.chunk", choices);
-        if self.head.include_usage {
+        if self.head.options.include_usage {
             chunk["usage"] = Value::Null;
         }
         chunk

@@ -21,7 +21,7 @@ pub(crate) struct CompletionAnswer {
 
 impl CompletionAnswer {
     fn choices(&mut self, text: &str, logprobs: &[TokenLogprob], reason: Option<FinishReason>) -> Value {
-        let logprobs = if self.head.wants_logprobs && !logprobs.is_empty() {
+        let logprobs = if self.head.options.wants_logprobs && !logprobs.is_empty() {
             completion_logprobs(logprobs, &self.head.token_bytes(), &mut self.text_offset)
         } else {
             Value::Null
@@ -32,7 +32,7 @@ impl CompletionAnswer {
     fn chunk(&mut self, text: &str, logprobs: &[TokenLogprob], reason: Option<FinishReason>) -> Value {
         let choices = self.choices(text, logprobs, reason);
         let mut chunk = self.head.json(OBJECT, &choices);
-        if self.head.include_usage {
+        if self.head.options.include_usage {
             chunk["usage"] = Value::Null;
         }
         chunk

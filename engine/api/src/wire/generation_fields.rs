@@ -6,6 +6,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Fields};
 use crate::quote::shortened;
 use crate::sampling::SamplingOverrides;
+use crate::wire::request_context::RequestContext;
 
 /// The most stop texts taken. OpenAI takes four; local tools send more.
 const MOST_STOP_TEXTS: usize = 16;
@@ -32,6 +33,8 @@ pub(crate) struct GenerationFields {
     pub(crate) stream: bool,
     /// Whether a stream ends with a chunk that tells the usage.
     pub(crate) include_usage: bool,
+    /// Whether the answer goes on past its natural end, as benchmarks need it (llama.cpp, vLLM).
+    pub(crate) ignore_eos: bool,
 }
 
 impl GenerationFields {
@@ -41,6 +44,7 @@ impl GenerationFields {
         prompt: Vec<u32>,
         top_logprobs: Option<usize>,
         lower: &SamplingOverrides,
+        context: RequestContext,
     ) -> GenerationRequest {
         GenerationRequest {
             prompt,
@@ -48,6 +52,9 @@ impl GenerationFields {
             stop: self.stop,
             max_tokens: self.max_tokens,
             top_logprobs,
+            priority: context.priority,
+            session: context.session,
+            ignore_eos: self.ignore_eos,
             ..GenerationRequest::default()
         }
     }
@@ -67,6 +74,7 @@ impl GenerationFields {
                 Some(options) => options.object()?.optional_flag("include_usage")?.unwrap_or(false),
                 None => false,
             },
+            ignore_eos: fields.optional_flag("ignore_eos")?.unwrap_or(false),
         })
     }
 }
@@ -159,7 +167,7 @@ mod tests {
             "xtc_probability": 0.5, "xtc_threshold": 0.2, "repetition_penalty": 1.1, "repetition_context_size": 64,
             "presence_penalty": -1, "presence_context_size": 0, "frequency_penalty": 2, "frequency_context_size": 9,
             "logit_bias": {"42": -100}, "max_tokens": 7, "stop": "END", "stream": true,
-            "stream_options": {"include_usage": true}, "n": 1, "user": "u", "metadata": {}, "something_new": [1],
+            "stream_options": {"include_usage": true}, "ignore_eos": true, "n": 1, "user": "u", "metadata": {}, "something_new": [1],
         }));
         let expected = GenerationFields {
             model: Some("m".into()),
@@ -183,6 +191,7 @@ mod tests {
             stop: vec!["END".into()],
             stream: true,
             include_usage: true,
+            ignore_eos: true,
         };
         assert_eq!(fields.unwrap(), expected);
     }

@@ -16,6 +16,11 @@ async fn a_chat_is_answered_in_openai_shape() {
     let mut body = answer.json();
     assert!(body["id"].take().as_str().unwrap().starts_with("chatcmpl-"));
     assert!(body["created"].take().as_u64().unwrap() > 1_700_000_000);
+    let mut time = |name: &str| body["usage"].as_object_mut().unwrap().remove(name).unwrap().as_f64().unwrap();
+    let parts = ["queue_time", "prompt_time", "completion_time"].map(&mut time);
+    let total = time("total_time");
+    assert!(parts.iter().all(|seconds| (0.0..10.0).contains(seconds)), "{parts:?}");
+    assert!((parts.iter().sum::<f64>() - total).abs() < 1e-9 && total > 0.0, "{parts:?} {total}");
     assert_eq!(
         body,
         json!({

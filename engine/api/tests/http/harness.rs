@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use linnet_api::{ApiState, SamplingOverrides, ServedModel, ServerOptions, SingleModel, router};
+use linnet_api::{ApiState, ModelProvider, SamplingOverrides, ServedModel, ServerOptions, SingleModel, router};
 use linnet_models::{ChatTemplate, SpecialTokens, Tokenizer};
 use linnet_runtime::testing::{Next, Probe, ScriptedModel, byte_text};
 use linnet_runtime::{Engine, EngineOptions};
@@ -32,8 +32,8 @@ pub(crate) const MODEL: &str = "scripted";
 pub(crate) struct Harness {
     pub(crate) state: Arc<ApiState>,
     pub(crate) router: Router,
-    pub(crate) engine: Engine,
-    pub(crate) probe: Probe,
+    engine: Option<Engine>,
+    probe: Option<Probe>,
 }
 
 /// An answer that has been read to its end.
@@ -80,14 +80,26 @@ impl Harness {
         options: ServerOptions,
         change: impl FnOnce(&mut ServedModel),
     ) -> Self {
-        let probe = model.probe();
-        let engine = Engine::start(MODEL, EngineOptions::default(), byte_text(), move || Ok(model)).unwrap();
-        let template = ChatTemplate::from_text(TEMPLATE, SpecialTokens::default()).unwrap();
-        let sampling = SamplingOverrides::default();
-        let mut served = ServedModel::new(MODEL, engine.clone(), byte_tokenizer(), Some(template), sampling);
-        change(&mut served);
-        let state = ApiState::new(options, Arc::new(SingleModel::new(served, 1_700_000_000)));
-        Self { router: router(Arc::clone(&state)), state, engine, probe }
+        let (mut model, probe) = served(MODEL, model);
+        let engine = model.engine.clone();
+        change(&mut model);
+        let harness = Self::with_provider(Arc::new(SingleModel::new(model, 1_700_000_000)), options);
+        Self { engine: Some(engine), probe: Some(probe), ..harness }
+    }
+
+    /// A server of other models than the one scripted model.
+    pub(crate) fn with_provider(provider: Arc<dyn ModelProvider>, options: ServerOptions) -> Self {
+        let state = ApiState::new(options, provider);
+        Self { router: router(Arc::clone(&state)), state, engine: None, probe: None }
+    }
+
+    /// The scripted model's engine.
+    pub(crate) fn engine(&self) -> &Engine {
+        self.engine.as_ref().unwrap()
+    }
+
+    pub(crate) fn probe(&self) -> &Probe {
+        self.probe.as_ref().unwrap()
     }
 
     /// Sends a request as a local client would and reads the whole answer.
@@ -127,17 +139,25 @@ impl Harness {
     pub(crate) async fn idle_within(&self, limit: Duration) {
         let wait = async {
             loop {
-                let status = self.engine.status();
-                if status.active == 0 && status.queued == 0 && self.probe.open_slots() == 0 {
+                let status = self.engine().status();
+                if status.active == 0 && status.queued == 0 && self.probe().open_slots() == 0 {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         if tokio::time::timeout(limit, wait).await.is_err() {
-            panic!("still at work after {limit:?}: {:?}", self.engine.status());
+            panic!("still at work after {limit:?}: {:?}", self.engine().status());
         }
     }
+}
+
+/// A scripted model, ready to be served under a name.
+pub(crate) fn served(id: &str, model: ScriptedModel) -> (ServedModel, Probe) {
+    let probe = model.probe();
+    let engine = Engine::start(id, EngineOptions::default(), byte_text(), move || Ok(model)).unwrap();
+    let template = ChatTemplate::from_text(TEMPLATE, SpecialTokens::default()).unwrap();
+    (ServedModel::new(id, engine, byte_tokenizer(), Some(template), SamplingOverrides::default()), probe)
 }
 
 pub(crate) fn request(method: Method, path: &str, body: impl Into<Body>) -> Request<Body> {

@@ -175,7 +175,7 @@ async fn each_odd_input_gets_its_answer_and_the_next_request_works() {
         assert_eq!(next.status, StatusCode::OK, "after {shown}");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(harness.engine.status().failed, 0);
+    assert_eq!(harness.engine().status().failed, 0);
 }
 
 #[tokio::test]

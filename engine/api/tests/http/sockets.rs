@@ -25,7 +25,7 @@ fn raw_chat(body: &Value) -> String {
 }
 
 /// Sends a request and reads until `count` data events have come.
-async fn open_and_read(address: SocketAddr, body: &Value, count: usize) -> TcpStream {
+pub(crate) async fn open_and_read(address: SocketAddr, body: &Value, count: usize) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(raw_chat(body).as_bytes()).await.unwrap();
     let mut seen = Vec::new();
@@ -63,7 +63,7 @@ async fn a_hundred_streams_dropped_after_three_tokens_leave_nothing_behind() {
         }
     }
     harness.idle_within(GONE_WITHIN).await;
-    let status = harness.engine.status();
+    let status = harness.engine().status();
     assert_eq!((status.cancelled, status.finished, status.failed), (100, 0, 0), "{status:?}");
     assert_eq!(chat_over_http(address).await.status(), 200);
 }
@@ -74,12 +74,12 @@ async fn a_client_that_leaves_a_whole_answer_cancels_it() {
     let address = harness.listen().await;
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(raw_chat(&json!({ "messages": user("hi") })).as_bytes()).await.unwrap();
-    while harness.engine.status().active == 0 {
+    while harness.engine().status().active == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(socket);
     harness.idle_within(GONE_WITHIN).await;
-    assert_eq!(harness.engine.status().cancelled, 1);
+    assert_eq!(harness.engine().status().cancelled, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,7 +91,7 @@ async fn a_client_that_leaves_during_prefill_cancels_it() {
     let socket = open_and_read(address, &body, 1).await;
     drop(socket);
     harness.idle_within(GONE_WITHIN).await;
-    assert!(harness.probe.tokens() < 3000, "{} tokens were processed", harness.probe.tokens());
+    assert!(harness.probe().tokens() < 3000, "{} tokens were processed", harness.probe().tokens());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

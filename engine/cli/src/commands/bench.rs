@@ -2,8 +2,10 @@
 
 mod local;
 mod measure;
+mod serve;
 
 pub(crate) use local::LocalArguments;
+pub(crate) use serve::ServeBenchArguments;
 
 use crate::exit::Exit;
 
@@ -12,10 +14,13 @@ use crate::exit::Exit;
 pub(crate) enum BenchCommand {
     /// Measure prefill and decode of a model on this machine
     Local(LocalArguments),
+    /// Measure servers side by side: first tokens, answers at once, stalls, restarts
+    Serve(ServeBenchArguments),
 }
 
 pub(crate) fn run(command: BenchCommand) -> anyhow::Result<Exit> {
     match command {
         BenchCommand::Local(arguments) => local::run(&arguments),
+        BenchCommand::Serve(arguments) => serve::run(&arguments),
     }
 }

@@ -1,35 +1,51 @@
 //! `linnet serve`.
 
+mod source;
+
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use linnet_api::{ApiState, DEFAULT_PORT, SamplingOverrides, ServedModel, ServerOptions, SingleModel};
-use linnet_library::{ModelEntry, STARTER, STARTER_NAME, Store};
-use linnet_runtime::{EngineOptions, LoadedModel};
+use linnet_api::{
+    ApiState, DEFAULT_PORT, MemoryMeter, ModelManager, ModelProvider, ResidencyOptions, ServerOptions, SystemMemory,
+};
+use linnet_library::{ModelEntry, Store};
+use linnet_runtime::EngineOptions;
 use tokio::net::TcpListener;
 
 use crate::exit::Exit;
-use crate::models::{self, RunArguments};
+use crate::models::{self, ChoiceError, RunArguments};
 use crate::output;
 use crate::sampling::SamplingArguments;
+use crate::units;
+
+use source::StoreSource;
+
+/// The share of the machine's memory that models may take unless told otherwise: three quarters, as Apple's GPUs may.
+const MEMORY_SHARE: (u64, u64) = (3, 4);
 
 /// Arguments of `linnet serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Every installed model is served: a request's `model` loads it, and it is unloaded when another one
+needs the room or nobody has used it for a while. Models named with --model are loaded at once and
+stay; the first of them answers requests that name none.
+
 Examples:
   linnet serve
   linnet serve --model llama-1b --port 8080 --api-key secret
+  linnet serve --memory 12GB --idle-unload 10m
   curl http://127.0.0.1:5466/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'
+  curl http://127.0.0.1:5466/stats
 
 LINNET_LOG sets what is logged (warn, info, debug). Prompts and answers are never logged.")]
 pub(crate) struct ServeArguments {
-    /// The model to serve [default: the only one installed, else the starter]
-    #[arg(long, short)]
-    model: Option<String>,
+    /// A model to load at once and keep in memory; may be given more than once
+    #[arg(long, short, value_name = "NAME")]
+    model: Vec<String>,
     /// The address to listen on; anything but a loopback address lets other machines in
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
@@ -45,12 +61,27 @@ pub(crate) struct ServeArguments {
     /// Accept requests from web pages of this origin, such as https://chat.example
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Requests that run at once; more wait
+    /// Requests of one model that run at once; more wait
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     max_concurrent: u16,
-    /// Requests that may wait; more are refused
+    /// Requests of one model that may wait; more are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queued: u16,
+    /// How long running answers may have to wait while a new prompt is read
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::milliseconds)]
+    max_stall: Duration,
+    /// Memory that all models together may take, such as 12GB [default: three quarters of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, help_heading = "Models in memory")]
+    memory: Option<u64>,
+    /// Unload a model that nobody has used for so long; 0 never does
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = units::duration, help_heading = "Models in memory")]
+    idle_unload: Duration,
+    /// How long running answers may go on when the server is told to end
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration, help_heading = "Ending")]
+    drain: Duration,
+    /// How long writing the caches to disk may take at the end
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Ending")]
+    flush_limit: Duration,
     #[command(flatten)]
     run: RunArguments,
     #[command(flatten)]
@@ -60,28 +91,71 @@ pub(crate) struct ServeArguments {
 pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     start_log();
     let store = Store::from_environment()?;
-    let entry = models::find(&store, arguments.model.as_deref())?;
+    let named =
+        arguments.model.iter().map(|name| models::find(&store, Some(name))).collect::<anyhow::Result<Vec<_>>>()?;
+    let serving = describe(&store, &named)?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the server's threads")?;
     // The port first: a port that is taken should not cost the loading of a model.
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(listen(address))?;
-    let engine = EngineOptions {
-        max_concurrent: usize::from(arguments.max_concurrent),
-        queue_limit: usize::from(arguments.max_queued),
-        ..EngineOptions::default()
-    };
-    eprintln!("loading {} ...", entry.name);
-    let loaded = models::load(&entry, &arguments.run, engine)?;
     let address = listener.local_addr().context("the listener has no address")?;
+    let manager = {
+        let _inside = runtime.enter();
+        Arc::new(manager(arguments, store, named.clone()))
+    };
+    for entry in &named {
+        eprintln!("loading {} ...", entry.name);
+        runtime.block_on(manager.pin(&entry.name, true)).map_err(|error| anyhow!("{error}"))?;
+    }
     if !address.ip().is_loopback() && arguments.api_key.is_none() {
         eprintln!("warning: other machines on the network can use this server; give it an --api-key");
     }
-    let state = ApiState::new(server_options(arguments), Arc::new(provider(&entry, loaded)));
-    output::line(&format!("serving {} on http://{address}/v1 (Ctrl-C ends it)", entry.name))?;
-    runtime.block_on(async { linnet_api::serve(listener, state, stop_signal()).await.context("the server failed") })?;
+    let state = ApiState::new(server_options(arguments), Arc::clone(&manager) as Arc<dyn ModelProvider>);
+    output::line(&format!("serving {serving} on http://{address}/v1 (Ctrl-C ends it)"))?;
+    runtime.block_on(async {
+        linnet_api::serve(listener, state, stop_signal()).await.context("the server failed")?;
+        if tokio::time::timeout(arguments.flush_limit, manager.close()).await.is_err() {
+            eprintln!("warning: not everything that was cached could be written to disk in time");
+        }
+        anyhow::Ok(())
+    })?;
     // Whatever still runs in the background must not hold the process.
     runtime.shutdown_background();
     Ok(Exit::Done)
+}
+
+/// What is served, in words; without any usable model there is nothing to serve.
+fn describe(store: &Store, named: &[ModelEntry]) -> anyhow::Result<String> {
+    if !named.is_empty() {
+        return Ok(named.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", "));
+    }
+    let usable: Vec<ModelEntry> = store.list()?.into_iter().filter(|entry| entry.problem.is_none()).collect();
+    match usable.as_slice() {
+        [] => Err(ChoiceError::None.into()),
+        [only] => Ok(only.name.clone()),
+        several => Ok(format!("{} models", several.len())),
+    }
+}
+
+fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> ModelManager {
+    let engine = EngineOptions {
+        max_concurrent: usize::from(arguments.max_concurrent),
+        queue_limit: usize::from(arguments.max_queued),
+        max_stall: arguments.max_stall,
+        ..EngineOptions::default()
+    };
+    let memory = SystemMemory::new();
+    let budget = arguments.memory.unwrap_or_else(|| {
+        let (share, of) = MEMORY_SHARE;
+        // A system that does not say what it has sets no limit either.
+        memory.total().map_or(u64::MAX, |total| total / of * share)
+    });
+    let options = ResidencyOptions {
+        idle_unload: Some(arguments.idle_unload).filter(|limit| !limit.is_zero()),
+        ..ResidencyOptions::with_budget(budget)
+    };
+    let source = StoreSource::new(store, named, arguments.run.clone(), engine);
+    ModelManager::start(Arc::new(source), Arc::new(memory), options)
 }
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -105,17 +179,9 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
         allowed_origins: arguments.allow_origin.clone(),
         api_key: arguments.api_key.clone().filter(|key| !key.is_empty()),
         sampling: arguments.sampling.overrides(),
+        shutdown_grace: arguments.drain,
         ..ServerOptions::default()
     }
-}
-
-fn provider(entry: &ModelEntry, loaded: LoadedModel) -> SingleModel {
-    let sampling = SamplingOverrides::from(&loaded.defaults);
-    let LoadedModel { engine, tokenizer, template, .. } = loaded;
-    let served = ServedModel::new(entry.name.clone(), engine, tokenizer, template, sampling);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-    let provider = SingleModel::new(served, entry.created.unwrap_or(now));
-    if entry.name == STARTER_NAME { provider.with_alias(STARTER) } else { provider }
 }
 
 /// Completes when the user or the system asks the process to end; a second time ends it at once.

@@ -2,14 +2,19 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{SyncSender, sync_channel},
+    },
     time::{Duration, Instant},
 };
 
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, WeakUnboundedSender, unbounded_channel};
 
-use super::{EngineHealth, EngineStatus, Generation};
-use crate::{FinishReason, GenerationEvent, GenerationRequest, StepModelError, SubmitError, Usage};
+use super::{EngineHealth, EngineStatus, Generation, KvStatus, retry_after::retry_after, sequence::lets_others_start};
+use crate::{
+    CacheFlush, CacheStatus, FinishReason, GenerationEvent, GenerationRequest, StepModelError, SubmitError, Usage,
+};
 
 /// A request on its way to the engine thread.
 pub(super) struct Submission {
@@ -33,14 +38,41 @@ impl Submission {
     }
 }
 
+/// Something other than a request that a handle wants of the thread.
+#[allow(dead_code, reason = "until the prefix cache is built in, no name of a session is looked up")]
+pub(super) enum Command {
+    /// Write what is kept to the disk.
+    Flush(SyncSender<CacheFlush>),
+    /// Forget a session's name.
+    CloseSession(String, SyncSender<bool>),
+    /// Give up what is kept.
+    Clear(SyncSender<()>),
+}
+
 /// What the thread finds when it looks for work.
 pub(super) enum Arrival {
     /// A request that may start now.
-    Request(Submission),
+    Request(Box<Submission>),
     /// Nothing waits.
     Nothing,
     /// The engine must end, and why.
     Stop(String),
+}
+
+/// Who may take a place among the requests that run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Places {
+    /// Whoever waits.
+    ForAll,
+    /// Only what does not let others start first: the last place is kept for a question that somebody asks.
+    ForInteractive,
+}
+
+impl Places {
+    /// Of `free` places of `all`.
+    pub(super) fn of(free: usize, all: usize) -> Self {
+        if free == 1 && all > 1 { Self::ForInteractive } else { Self::ForAll }
+    }
 }
 
 /// The queue and the counters.
@@ -53,10 +85,16 @@ pub(super) struct Inbox {
 
 struct State {
     queue: VecDeque<Submission>,
+    commands: VecDeque<Command>,
+    cache: CacheStatus,
     status: EngineStatus,
     stopping: Option<String>,
-    /// A running mean of how long a request takes, in seconds; 0 before the first.
-    mean_seconds: f64,
+    /// When each of the requests that run was taken. One whose sender is gone has ended.
+    running: Vec<(Instant, WeakUnboundedSender<GenerationEvent>)>,
+    /// A running mean of how long requests run.
+    usual: Option<Duration>,
+    /// Requests that were refused and for which no place has become free since.
+    turned_away: usize,
 }
 
 impl Inbox {
@@ -70,9 +108,12 @@ impl Inbox {
             failed: 0,
             prompt_tokens: 0,
             generated_tokens: 0,
+            kv: KvStatus::default(),
             health: EngineHealth::Serving,
         };
-        let state = State { queue: VecDeque::new(), status, stopping: None, mean_seconds: 0.0 };
+        let (queue, commands, cache) = (VecDeque::new(), VecDeque::new(), CacheStatus::default());
+        let state =
+            State { queue, commands, cache, status, stopping: None, running: Vec::new(), usual: None, turned_away: 0 };
         Self { state: Mutex::new(state), arrived: Condvar::new(), queue_limit, max_concurrent }
     }
 
@@ -99,7 +140,7 @@ impl Inbox {
         // A place that is free counts: a request that need not wait is never refused.
         let free = self.max_concurrent.saturating_sub(state.status.active);
         if state.queue.len() >= self.queue_limit.saturating_add(free) {
-            let retry_after = retry_after(state.mean_seconds, state.queue.len(), self.max_concurrent);
+            let retry_after = state.turn_away();
             return Err(SubmitError::QueueFull { limit: self.queue_limit, retry_after });
         }
         state.status.requests += 1;
@@ -109,23 +150,57 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes the next request. Sleeps while nothing waits if `wait` is set.
-    pub(super) fn take(&self, wait: bool) -> Arrival {
+    /// Takes the next request that may have one of the places. Sleeps while there is none if `wait` is set.
+    pub(super) fn take(&self, wait: bool, places: Places) -> Arrival {
         let mut state = self.lock();
         loop {
             if let Some(reason) = &state.stopping {
                 return Arrival::Stop(reason.clone());
             }
             state.drop_cancelled();
-            if let Some(submission) = state.queue.pop_front() {
+            let now = Instant::now();
+            let lets_others = state.queue.iter().map(|waiting| {
+                lets_others_start(waiting.request.priority, now.saturating_duration_since(waiting.submitted))
+            });
+            let next = next_in_queue(lets_others, places);
+            if let Some(submission) = next.and_then(|next| state.queue.remove(next)) {
                 state.status.active += 1;
-                return Arrival::Request(submission);
+                state.note_started(&submission);
+                return Arrival::Request(Box::new(submission));
             }
-            if !wait {
+            if !wait || !state.commands.is_empty() {
                 return Arrival::Nothing;
             }
             state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Hands the thread a command and waits for the answer; `None` when the thread is gone.
+    pub(super) fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {
+        let (answer, answered) = sync_channel(1);
+        let mut state = self.lock();
+        if state.stopping.is_some() || matches!(state.status.health, EngineHealth::Gone(_)) {
+            return None;
+        }
+        state.commands.push_back(command(answer));
+        drop(state);
+        self.arrived.notify_one();
+        answered.recv().ok()
+    }
+
+    /// The next command, if there is one.
+    pub(super) fn take_command(&self) -> Option<Command> {
+        self.lock().commands.pop_front()
+    }
+
+    /// Publishes what the cache says of itself.
+    #[allow(dead_code, reason = "until the prefix cache is built in, there is nothing to say")]
+    pub(super) fn set_cache_status(&self, cache: CacheStatus) {
+        self.lock().cache = cache;
+    }
+
+    pub(super) fn cache_status(&self) -> CacheStatus {
+        self.lock().cache.clone()
     }
 
     /// Why the thread must end, if it must.
@@ -144,6 +219,8 @@ impl Inbox {
         let mut state = self.lock();
         state.status.health = EngineHealth::Gone(reason.into());
         state.status.active = 0;
+        // Whoever waits for an answer learns that none will come.
+        state.commands.clear();
         let waiting = std::mem::take(&mut state.queue);
         state.status.failed += waiting.len() as u64;
         drop(state);
@@ -159,13 +236,11 @@ impl Inbox {
         change(&mut self.lock().status);
     }
 
-    /// Notes that a request ended well and how long it took, which [`SubmitError::QueueFull`] derives its advice from.
-    pub(super) fn note_finished(&self, duration: Duration) {
+    /// Notes that a request ended well and how long it ran, which [`SubmitError::QueueFull`] derives its advice from.
+    pub(super) fn note_finished(&self, ran: Duration) {
         let mut state = self.lock();
         state.status.finished += 1;
-        let seconds = duration.as_secs_f64();
-        state.mean_seconds =
-            if state.mean_seconds == 0.0 { seconds } else { 0.8f64.mul_add(state.mean_seconds, 0.2 * seconds) };
+        state.usual = Some(state.usual.map_or(ran, |usual| usual.mul_f64(0.8) + ran.mul_f64(0.2)));
     }
 
     pub(super) fn status(&self) -> EngineStatus {
@@ -181,22 +256,62 @@ impl State {
         self.queue.retain(|submission| !submission.events.is_closed());
         self.status.cancelled += (before - self.queue.len()) as u64;
     }
+
+    fn note_started(&mut self, submission: &Submission) {
+        self.drop_ended();
+        self.running.push((Instant::now(), submission.events.downgrade()));
+        // Its place in the queue is free for one of those that were refused.
+        self.turned_away = self.turned_away.saturating_sub(1);
+    }
+
+    /// Refuses a request. Returns when it should come back.
+    fn turn_away(&mut self) -> Duration {
+        self.drop_ended();
+        let ages: Vec<Duration> = self.running.iter().map(|(taken, _)| taken.elapsed()).collect();
+        let told = retry_after(self.usual, &ages, self.turned_away);
+        self.turned_away += 1;
+        told
+    }
+
+    fn drop_ended(&mut self) {
+        self.running.retain(|(_, events)| events.strong_count() > 0);
+    }
 }
 
-/// When a place in a full queue is likely to be free: the time one request takes, divided among those that run.
-fn retry_after(mean_seconds: f64, queued: usize, max_concurrent: usize) -> Duration {
-    let seconds = mean_seconds * (queued as f64 / max_concurrent.max(1) as f64 / 2.0).max(1.0);
-    Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
+/// The place in the queue of the request that goes next: the oldest that does not let others start first, else the oldest.
+fn next_in_queue(lets_others: impl Iterator<Item = bool>, places: Places) -> Option<usize> {
+    let mut oldest = None;
+    for (index, lets_others) in lets_others.enumerate() {
+        if !lets_others {
+            return Some(index);
+        }
+        oldest.get_or_insert(index);
+    }
+    oldest.filter(|_| places == Places::ForAll)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Priority;
 
     #[test]
-    fn retry_after_stays_between_a_second_and_a_minute() {
-        assert_eq!(retry_after(0.0, 64, 8), Duration::from_secs(1));
-        assert_eq!(retry_after(2.0, 64, 8), Duration::from_secs(8));
-        assert_eq!(retry_after(600.0, 64, 8), Duration::from_secs(60));
+    fn the_oldest_interactive_request_goes_first_and_keeps_a_place() {
+        let next = |queue: &[bool], places| next_in_queue(queue.iter().copied(), places);
+        assert_eq!(next(&[true, false, false], Places::ForAll), Some(1));
+        assert_eq!(next(&[true, true], Places::ForAll), Some(0));
+        assert_eq!(next(&[true, true], Places::ForInteractive), None);
+        assert_eq!(next(&[true, false], Places::ForInteractive), Some(1));
+        assert_eq!(next(&[], Places::ForAll), None);
+        assert_eq!(Places::of(1, 1), Places::ForAll);
+        assert_eq!(Places::of(1, 8), Places::ForInteractive);
+        assert_eq!(Places::of(2, 8), Places::ForAll);
+    }
+
+    #[test]
+    fn a_background_request_is_patient_but_not_for_ever() {
+        assert!(lets_others_start(Priority::Background, Duration::from_secs(1)));
+        assert!(!lets_others_start(Priority::Background, Duration::from_secs(11)));
+        assert!(!lets_others_start(Priority::Interactive, Duration::ZERO));
     }
 }

@@ -1,5 +1,11 @@
 //! What the next step does: a pure decision.
 
+use std::time::Duration;
+
+use super::{
+    cost::{CostModel, StepLoad},
+    share::{Prompt, share},
+};
 use crate::KvBudget;
 
 /// What planning needs to know of a running request. They are given oldest first.
@@ -10,6 +16,15 @@ pub(super) struct View {
     /// Tokens that can be processed now but are not there yet: a prompt's rest, or the one generated last. 0 while the
     /// request waits for a step in work.
     pub(super) pending: usize,
+    /// Whether the others go first.
+    pub(super) yields: bool,
+}
+
+impl View {
+    /// Whether somebody is being told an answer and waits for its next token.
+    fn is_streaming(&self) -> bool {
+        self.held > 0 && self.pending == 1
+    }
 }
 
 /// One request's share of the step.
@@ -26,63 +41,10 @@ pub(super) struct PlannedRow {
 /// The next step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct StepPlan {
-    /// Requests that give their KV room back and start over later, the youngest first.
+    /// Requests that give their KV room back and start over later.
     pub(super) set_back: Vec<usize>,
     /// The rows of the step, oldest request first.
     pub(super) rows: Vec<PlannedRow>,
-}
-
-/// Every request that decodes takes part in every step; beside them at most `chunk` prompt tokens are processed, those
-/// of the oldest prompts first. So a long prompt delays the others by one chunk per token, never by all of it.
-///
-/// A request starts once the KV store has room for all it has to say so far, and none overtakes an older one. When
-/// those that run outgrow the store the youngest is set back, so the oldest always gets through.
-pub(super) fn plan_step(sequences: &[View], limits: &Limits) -> StepPlan {
-    let Limits { chunk, budget, splits_last_token } = *limits;
-    let mut started: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].held > 0).collect();
-    let mut committed = Committed::new(budget);
-    for &index in &started {
-        committed.add(&sequences[index]);
-    }
-    let mut plan = StepPlan::default();
-    while committed.room() > budget.capacity
-        && started.len() > 1
-        && let Some(youngest) = started.pop()
-    {
-        plan.set_back.push(youngest);
-        committed = Committed::new(budget);
-        for &index in &started {
-            committed.add(&sequences[index]);
-        }
-    }
-    if plan.set_back.is_empty() {
-        for (index, view) in sequences.iter().enumerate().filter(|(_, view)| view.held == 0) {
-            // One page of growth for each that runs keeps a newcomer from being set back at once.
-            let growth = budget.page.saturating_mul(started.len());
-            let mut with_it = committed;
-            with_it.add(view);
-            let has_room = started.is_empty() || with_it.room().saturating_add(growth) <= budget.capacity;
-            if !has_room || view.pending == 0 {
-                break;
-            }
-            committed = with_it;
-            started.push(index);
-        }
-        started.sort_unstable();
-    }
-    let mut left = chunk.max(1);
-    for sequence in started {
-        let pending = sequences[sequence].pending;
-        let prompt = if splits_last_token { pending.saturating_sub(1) } else { pending };
-        let tokens = if pending <= 1 { pending } else { prompt.min(left) };
-        if pending > 1 {
-            left -= tokens;
-        }
-        if tokens > 0 {
-            plan.rows.push(PlannedRow { sequence, tokens, wants_logits: tokens == pending });
-        }
-    }
-    plan
 }
 
 /// What bounds a step.
@@ -94,6 +56,115 @@ pub(super) struct Limits {
     pub(super) budget: KvBudget,
     /// Whether a prompt's last token is processed by itself.
     pub(super) splits_last_token: bool,
+    /// How long a step may take while somebody waits for the next token of an answer.
+    pub(super) max_stall: Duration,
+}
+
+/// Prompts are cut at multiples of this, which fill the kernels' register blocks.
+const QUANTUM: usize = 16;
+
+/// Every request that decodes takes part in every step; beside them at most `chunk` prompt tokens are processed. While an
+/// answer streams there are fewer of them, if `costs` expects the step to take longer than `max_stall` otherwise; a
+/// request alone, or prompts without a stream beside them, are never cut smaller. [`share`] says whose tokens they are.
+///
+/// A request starts once the KV store has room for all it has to say so far. Those that yield let the others start first;
+/// apart from that none overtakes an older one. When those that run outgrow the store, the youngest of those that yield is
+/// set back, else the youngest, so somebody always gets through.
+pub(super) fn plan_step(sequences: &[View], limits: &Limits, costs: &CostModel) -> StepPlan {
+    let (started, set_back) = started(sequences, limits.budget);
+    let mut prompts = Vec::new();
+    let mut load = StepLoad::default();
+    let mut is_streaming = false;
+    for &sequence in &started {
+        let View { held, pending, yields } = sequences[sequence];
+        if pending > 1 {
+            let rest = if limits.splits_last_token { pending - 1 } else { pending };
+            prompts.push(Prompt { sequence, rest, yields });
+        } else {
+            load.add(held, pending);
+            is_streaming |= sequences[sequence].is_streaming();
+        }
+    }
+    let chunk = limits.chunk.max(1);
+    let bound = is_streaming.then_some(limits.max_stall);
+    let parts = bounded_parts(sequences, &prompts, chunk, bound, load, costs);
+    let mut parts = prompts.iter().zip(parts).peekable();
+    let mut rows = Vec::with_capacity(started.len());
+    for sequence in started {
+        let pending = sequences[sequence].pending;
+        let tokens = parts.next_if(|(prompt, _)| prompt.sequence == sequence).map_or(pending, |(_, tokens)| tokens);
+        if tokens > 0 {
+            rows.push(PlannedRow { sequence, tokens, wants_logits: tokens == pending });
+        }
+    }
+    StepPlan { set_back, rows }
+}
+
+/// Shares at most `chunk` tokens among the prompts, or as many as the bound allows beside what is in `load` already. There
+/// is always some progress.
+fn bounded_parts(
+    sequences: &[View],
+    prompts: &[Prompt],
+    chunk: usize,
+    bound: Option<Duration>,
+    load: StepLoad,
+    costs: &CostModel,
+) -> Vec<usize> {
+    let whole = share(prompts, chunk);
+    let Some(aim) = bound.filter(|_| !prompts.is_empty()).map(|bound| costs.aim(bound)) else { return whole };
+    let fits = |parts: &[usize]| {
+        let mut load = load;
+        for (prompt, &tokens) in prompts.iter().zip(parts) {
+            load.add(sequences[prompt.sequence].held, tokens);
+        }
+        costs.predict(&load) <= aim
+    };
+    if fits(&whole) {
+        return whole;
+    }
+    // The most quanta that fit: more tokens never take less time.
+    let (mut least, mut above) = (1, chunk.div_ceil(QUANTUM));
+    while above - least > 1 {
+        let middle = usize::midpoint(least, above);
+        if fits(&share(prompts, middle * QUANTUM)) { least = middle } else { above = middle }
+    }
+    share(prompts, (least * QUANTUM).min(chunk))
+}
+
+/// Which requests take part, oldest first, and which are set back.
+fn started(sequences: &[View], budget: KvBudget) -> (Vec<usize>, Vec<usize>) {
+    let mut started: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].held > 0).collect();
+    let mut set_back = Vec::new();
+    let committed = |started: &[usize]| {
+        let mut committed = Committed::new(budget);
+        started.iter().for_each(|&index| committed.add(&sequences[index]));
+        committed
+    };
+    while started.len() > 1 && committed(&started).room() > budget.capacity {
+        let victim = started.iter().rposition(|&index| sequences[index].yields).unwrap_or(started.len() - 1);
+        set_back.push(started.remove(victim));
+    }
+    if !set_back.is_empty() {
+        return (started, set_back);
+    }
+    let mut committed = committed(&started);
+    let mut waiting: Vec<usize> = (0..sequences.len()).filter(|&index| sequences[index].held == 0).collect();
+    waiting.sort_by_key(|&index| sequences[index].yields);
+    for index in waiting {
+        let view = &sequences[index];
+        // One page of growth for each that runs keeps a newcomer from being set back at once.
+        let growth = budget.page.saturating_mul(started.len());
+        let mut with_it = committed;
+        with_it.add(view);
+        let has_room = started.is_empty() || with_it.room().saturating_add(growth) <= budget.capacity;
+        if !has_room || view.pending == 0 {
+            break;
+        }
+        committed = with_it;
+        started.push(index);
+    }
+    started.sort_unstable();
+    (started, set_back)
 }
 
 /// The room that some requests take in the KV store.
@@ -128,147 +199,4 @@ fn round_up(tokens: usize, page: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn view(held: usize, pending: usize) -> View {
-        View { held, pending }
-    }
-
-    fn limits(chunk: usize, budget: KvBudget) -> Limits {
-        Limits { chunk, budget, splits_last_token: false }
-    }
-
-    fn paged(capacity: usize, page: usize) -> KvBudget {
-        KvBudget { capacity, page, is_padded: false }
-    }
-
-    fn row(sequence: usize, tokens: usize, wants_logits: bool) -> PlannedRow {
-        PlannedRow { sequence, tokens, wants_logits }
-    }
-
-    #[test]
-    fn decoding_requests_share_the_step_with_one_chunk_of_the_oldest_prompt() {
-        let plan = plan_step(&[view(10, 1), view(0, 100), view(30, 1), view(0, 5)], &limits(32, KvBudget::UNLIMITED));
-        assert_eq!(plan.rows, [row(0, 1, true), row(1, 32, false), row(2, 1, true)]);
-        assert!(plan.set_back.is_empty());
-    }
-
-    #[test]
-    fn short_prompts_share_a_chunk() {
-        let plan = plan_step(&[view(96, 4), view(0, 5), view(0, 40)], &limits(32, KvBudget::UNLIMITED));
-        assert_eq!(plan.rows, [row(0, 4, true), row(1, 5, true), row(2, 23, false)]);
-    }
-
-    #[test]
-    fn the_last_prompt_token_goes_with_the_final_chunk() {
-        let plan = plan_step(&[view(0, 32)], &limits(32, KvBudget::UNLIMITED));
-        assert_eq!(plan.rows, [row(0, 32, true)]);
-        let plan = plan_step(&[view(0, 33)], &limits(32, KvBudget::UNLIMITED));
-        assert_eq!(plan.rows, [row(0, 32, false)]);
-    }
-
-    #[test]
-    fn a_chunk_of_zero_still_goes_on() {
-        assert_eq!(plan_step(&[view(0, 3)], &limits(0, KvBudget::UNLIMITED)).rows, [row(0, 1, false)]);
-    }
-
-    #[test]
-    fn a_request_waits_until_the_store_has_room_and_none_overtakes_it() {
-        let budget = paged(64, 16);
-        let plan = plan_step(&[view(20, 1), view(0, 30), view(0, 2)], &limits(32, budget));
-        assert_eq!(plan.rows, [row(0, 1, true)]);
-        assert!(plan.set_back.is_empty());
-        let plan = plan_step(&[view(15, 1), view(0, 30)], &limits(32, budget));
-        assert_eq!(plan.rows, [row(0, 1, true), row(1, 30, true)]);
-    }
-
-    #[test]
-    fn the_youngest_is_set_back_when_the_store_is_outgrown() {
-        let budget = paged(64, 16);
-        let plan = plan_step(&[view(32, 1), view(16, 1)], &limits(32, budget));
-        assert_eq!(plan.set_back, [1]);
-        assert_eq!(plan.rows, [row(0, 1, true)]);
-    }
-
-    #[test]
-    fn the_oldest_alone_always_runs() {
-        let budget = paged(64, 16);
-        assert_eq!(plan_step(&[view(0, 64)], &limits(16, budget)).rows, [row(0, 16, false)]);
-        assert_eq!(plan_step(&[view(63, 1)], &limits(16, budget)).rows, [row(0, 1, true)]);
-    }
-
-    #[test]
-    fn a_prompt_s_last_token_is_a_step_of_its_own_where_the_model_wants_that() {
-        let limits = Limits { splits_last_token: true, ..limits(32, KvBudget::UNLIMITED) };
-        assert_eq!(plan_step(&[view(0, 33)], &limits).rows, [row(0, 32, false)]);
-        assert_eq!(plan_step(&[view(0, 20), view(0, 2)], &limits).rows, [row(0, 19, false), row(1, 1, false)]);
-        assert_eq!(plan_step(&[view(19, 1), view(0, 1)], &limits).rows, [row(0, 1, true), row(1, 1, true)]);
-    }
-
-    #[test]
-    fn a_request_that_waits_for_its_token_takes_no_part_but_keeps_its_room() {
-        let plan = plan_step(&[view(40, 0), view(10, 1), view(0, 10)], &limits(32, paged(64, 16)));
-        assert_eq!(plan.rows, [row(1, 1, true)]);
-        assert!(plan_step(&[view(40, 0)], &limits(32, KvBudget::UNLIMITED)).rows.is_empty());
-    }
-
-    #[test]
-    fn in_a_padded_store_each_request_takes_the_room_of_the_longest() {
-        let padded = KvBudget { is_padded: true, ..paged(64, 16) };
-        let plan = plan_step(&[view(20, 1), view(0, 30)], &limits(32, padded));
-        assert_eq!(plan.rows, [row(0, 1, true)], "32 + 32 and a page of growth are more than 64");
-        let plan = plan_step(&[view(33, 1), view(1, 1)], &limits(32, padded));
-        assert_eq!((plan.set_back, plan.rows), (vec![1], vec![row(0, 1, true)]), "2 * 48 are more than 64");
-    }
-
-    // Runs random loads through the plan and checks what must hold of every step: room, progress, fairness.
-    #[test]
-    fn every_load_finishes_within_the_store() {
-        use rand::{Rng, SeedableRng};
-        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
-        for _ in 0..200 {
-            let page = random.random_range(1..20);
-            let is_padded = random.random();
-            let splits_last_token = random.random();
-            let budget = KvBudget { capacity: page * random.random_range(4..30), page, is_padded };
-            let chunk = random.random_range(1..40);
-            // (held, pending, tokens still to generate)
-            let mut running: Vec<(usize, usize, usize)> = (0..random.random_range(1..9))
-                .map(|_| {
-                    let prompt = random.random_range(1..budget.capacity);
-                    (0, prompt, random.random_range(1..=budget.capacity - prompt))
-                })
-                .collect();
-            let mut steps = 0;
-            while !running.is_empty() {
-                steps += 1;
-                assert!(steps < 20_000, "no progress: {running:?} in {budget:?}, chunk {chunk}");
-                let views: Vec<View> = running.iter().map(|&(held, pending, _)| view(held, pending)).collect();
-                let plan = plan_step(&views, &Limits { chunk, budget, splits_last_token });
-                assert!(!plan.rows.is_empty());
-                for &index in &plan.set_back {
-                    let (held, pending, _) = &mut running[index];
-                    *pending += std::mem::take(held);
-                }
-                let prompt_tokens: usize = plan.rows.iter().map(|row| row.tokens).filter(|&tokens| tokens > 1).sum();
-                assert!(prompt_tokens <= chunk.max(1));
-                for row in &plan.rows {
-                    let (held, pending, left) = &mut running[row.sequence];
-                    *held += row.tokens;
-                    *pending -= row.tokens;
-                    assert_eq!(row.wants_logits, *pending == 0);
-                    if *pending == 0 {
-                        *left -= 1;
-                        *pending = 1;
-                    }
-                }
-                let rooms = || running.iter().map(|&(held, ..)| round_up(held, page)).filter(|&room| room > 0);
-                let longest = rooms().max().unwrap_or(0);
-                let used = if is_padded { rooms().count() * longest } else { rooms().sum() };
-                assert!(used <= budget.capacity, "{used} of {budget:?}");
-                running.retain(|&(.., left)| left > 0);
-            }
-        }
-    }
-}
+mod tests;

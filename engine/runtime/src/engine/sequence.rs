@@ -1,17 +1,25 @@
 //! One request's state, from its prompt to its last token.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{inbox::Submission, output::Output, plan::View};
 use crate::{
-    EngineText, FinishReason, GenerationEvent, RowOutput, RowTokens, Slot, StepModelError, Usage,
+    EngineText, FinishReason, GenerationEvent, Priority, RowOutput, RowTokens, Slot, StepModelError, Usage,
     samplers::{Chosen, Sampler, Scratch},
 };
 
 /// What the model gives for a token that it could not choose.
 const NO_TOKEN: u32 = u32::MAX;
+
+/// How long a background request lets others start before it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether a request that has not started lets others start first.
+pub(super) fn lets_others_start(priority: Priority, waited: Duration) -> bool {
+    priority == Priority::Background && waited < PATIENCE
+}
 
 /// A request that runs.
 pub(super) struct Sequence {
@@ -35,6 +43,7 @@ pub(super) struct Sequence {
     generated: usize,
     end_of_sequence: Vec<u32>,
     top_logprobs: Option<usize>,
+    priority: Priority,
     submitted: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
@@ -70,6 +79,7 @@ impl Sequence {
             generated: 0,
             end_of_sequence: if request.ignore_eos { Vec::new() } else { text.end_of_sequence.clone() },
             top_logprobs: request.top_logprobs,
+            priority: request.priority,
             submitted,
             started: None,
             first_token: None,
@@ -79,7 +89,7 @@ impl Sequence {
         sequence
     }
 
-    pub(super) fn view(&self) -> View {
+    pub(super) fn view(&self, now: Instant) -> View {
         let known = self.history.len();
         // The token that follows may have been chosen without being known; it is worth a step unless it is the last.
         let unseen = (known + self.awaited).saturating_sub(self.held);
@@ -89,7 +99,11 @@ impl Sequence {
             Some(known) => known,
             None => usize::from(unseen > 0 && self.leaves_choice() && self.generated + self.awaited < self.limit),
         };
-        View { held: self.held, pending }
+        let yields = match self.held {
+            0 => lets_others_start(self.priority, now.saturating_duration_since(self.submitted)),
+            _ => self.priority == Priority::Background,
+        };
+        View { held: self.held, pending, yields }
     }
 
     /// The next `count` tokens to process.
@@ -127,10 +141,6 @@ impl Sequence {
 
     pub(super) fn generated(&self) -> usize {
         self.generated
-    }
-
-    pub(super) fn submitted_at(&self) -> Instant {
-        self.submitted
     }
 
     /// Gives up its place in the KV store; all its tokens must be processed again.

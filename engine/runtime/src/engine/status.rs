@@ -19,8 +19,21 @@ pub struct EngineStatus {
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// How full the KV store is.
+    pub kv: KvStatus,
     /// Whether the model works.
     pub health: EngineHealth,
+}
+
+/// How full a KV store is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KvStatus {
+    /// Tokens held, rounded up to what was reserved for them.
+    pub used_tokens: usize,
+    /// Tokens that fit; `usize::MAX` where nothing limits them.
+    pub capacity_tokens: usize,
+    /// Bytes taken from the system.
+    pub bytes: usize,
 }
 
 /// Whether an engine's model works.

@@ -5,6 +5,7 @@ mod complaints;
 mod faults;
 mod lifetime;
 mod results;
+mod sharing;
 
 use std::time::{Duration, Instant};
 

@@ -9,17 +9,18 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
     EngineHealth,
-    inbox::{Arrival, Inbox, Submission},
+    cost::{CostModel, StepLoad},
+    inbox::{Arrival, Command, Inbox, Places, Submission},
     plan::{Limits, PlannedRow, StepPlan, View, plan_step},
     sequence::{Progress, Sequence},
 };
 use crate::{
-    EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
+    CacheFlush, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
     samplers::{Chosen, Scratch},
 };
 
@@ -34,6 +35,8 @@ struct Submitted {
     rows: Vec<SubmittedRow>,
     /// Whether a token must be chosen on this thread before the next step can be planned.
     needs_choice: bool,
+    load: StepLoad,
+    begun: Instant,
 }
 
 /// One request's row of a step in work.
@@ -53,6 +56,7 @@ pub(super) struct Worker<M: StepModel> {
     inbox: Arc<Inbox>,
     text: EngineText,
     max_concurrent: usize,
+    max_stall: Duration,
     /// The requests that run, oldest first.
     sequences: Vec<Sequence>,
     /// The number of the next request.
@@ -61,20 +65,26 @@ pub(super) struct Worker<M: StepModel> {
     submitted: VecDeque<Submitted>,
     views: Vec<View>,
     scratch: Scratch,
+    costs: CostModel,
+    /// When the latest step was collected.
+    collected: Option<Instant>,
 }
 
 impl<M: StepModel> Worker<M> {
-    pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, max_concurrent: usize) -> Self {
+    pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, options: &EngineOptions) -> Self {
         Self {
             model,
             inbox,
             text,
-            max_concurrent,
+            max_concurrent: options.max_concurrent,
+            max_stall: options.max_stall,
             sequences: Vec::new(),
             next_number: 0,
             submitted: VecDeque::new(),
             views: Vec::new(),
             scratch: Scratch::default(),
+            costs: CostModel::default(),
+            collected: None,
         }
     }
 
@@ -82,6 +92,7 @@ impl<M: StepModel> Worker<M> {
     pub(super) fn run(mut self) {
         let reason = loop {
             self.drop_cancelled();
+            self.obey();
             if let Some(reason) = self.admit() {
                 break reason;
             }
@@ -104,13 +115,27 @@ impl<M: StepModel> Worker<M> {
     /// Takes waiting requests while places are free; sleeps while there is nothing to do. Returns why to stop, if so.
     fn admit(&mut self) -> Option<String> {
         while self.sequences.len() < self.max_concurrent {
-            match self.inbox.take(self.is_idle()) {
-                Arrival::Request(submission) => self.begin(submission),
+            let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
+            match self.inbox.take(self.is_idle(), places) {
+                Arrival::Request(submission) => self.begin(*submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
             }
         }
         self.inbox.stop_reason()
+    }
+
+    /// Does what handles asked for beside requests.
+    fn obey(&mut self) {
+        while let Some(command) = self.inbox.take_command() {
+            // Whoever asked may be gone by now.
+            match command {
+                // Nothing is kept yet, so nothing is missing.
+                Command::Flush(answer) => drop(answer.send(CacheFlush { durable: true, ..CacheFlush::default() })),
+                Command::CloseSession(_, answer) => drop(answer.send(false)),
+                Command::Clear(answer) => drop(answer.send(())),
+            }
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -157,21 +182,22 @@ impl<M: StepModel> Worker<M> {
 
     /// Plans and submits a step. Returns whether one was submitted.
     fn submit(&mut self) -> bool {
+        let now = Instant::now();
         self.views.clear();
-        self.views.extend(self.sequences.iter().map(Sequence::view));
+        self.views.extend(self.sequences.iter().map(|sequence| sequence.view(now)));
         let limits = Limits {
             chunk: self.model.prefill_chunk(),
             budget: self.model.kv_budget(),
             splits_last_token: self.model.splits_last_token(),
+            max_stall: self.max_stall,
         };
-        let StepPlan { set_back, rows } = plan_step(&self.views, &limits);
+        let StepPlan { set_back, rows } = plan_step(&self.views, &limits, &self.costs);
         for index in set_back {
             if let Some(slot) = self.sequences[index].set_back() {
                 self.close(slot);
             }
         }
         let (rows, ended) = self.open_slots(rows);
-        let now = Instant::now();
         for row in &rows {
             self.sequences[row.sequence].begin(now);
         }
@@ -213,9 +239,12 @@ impl<M: StepModel> Worker<M> {
             step_rows.push(StepRow { slot, tokens: sequence.pending(row.tokens), output });
         }
         let model = &mut self.model;
+        let begun = Instant::now();
         catch_unwind(AssertUnwindSafe(|| model.submit(&step_rows))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
         let mut submitted = Vec::with_capacity(rows.len());
+        let mut load = StepLoad::default();
         for row in rows {
+            load.add(self.views[row.sequence].held, row.tokens);
             let sequence = &mut self.sequences[row.sequence];
             let held = sequence.submitted(row.tokens, row.wants_logits);
             submitted.push(SubmittedRow {
@@ -226,7 +255,7 @@ impl<M: StepModel> Worker<M> {
             });
         }
         let needs_choice = outputs.iter().any(|output| matches!(output, RowOutput::Logits));
-        self.submitted.push_back(Submitted { rows: submitted, needs_choice });
+        self.submitted.push_back(Submitted { rows: submitted, needs_choice, load, begun });
         Ok(true)
     }
 
@@ -250,6 +279,11 @@ impl<M: StepModel> Worker<M> {
             Ok(()) => {
                 let ended = self.advance(&step.rows, chosen);
                 self.end_all(ended);
+                // Where steps run ahead, this one began when the one before it was through.
+                let now = Instant::now();
+                let begun = self.collected.map_or(step.begun, |collected| collected.max(step.begun));
+                self.costs.observe(&step.load, now.saturating_duration_since(begun));
+                self.collected = Some(now);
             }
             Err(error) => {
                 let numbers: Vec<u64> = step.rows.iter().map(|row| row.sequence).collect();
@@ -328,9 +362,11 @@ impl<M: StepModel> Worker<M> {
                 ended.push((index, event));
             }
         }
+        let kv = self.model.kv_status();
         self.inbox.update(|status| {
             status.prompt_tokens += prompt_tokens;
             status.generated_tokens += generated_tokens;
+            status.kv = kv;
             status.health = EngineHealth::Serving;
         });
         ended
@@ -349,9 +385,12 @@ impl<M: StepModel> Worker<M> {
     /// Ends a request: what it held is free before its receiver hears of it.
     fn end(&mut self, index: usize, event: GenerationEvent) {
         let sequence = self.free(index);
-        match event {
-            GenerationEvent::Failed(_) => self.inbox.update(|status| status.failed += 1),
-            _ => self.inbox.note_finished(sequence.submitted_at().elapsed()),
+        match &event {
+            GenerationEvent::Finished { usage, .. } => {
+                let ran = usage.prefill_seconds + usage.decode_seconds;
+                self.inbox.note_finished(Duration::try_from_secs_f64(ran).unwrap_or_default());
+            }
+            _ => self.inbox.update(|status| status.failed += 1),
         }
         sequence.send(event);
     }
@@ -361,8 +400,11 @@ impl<M: StepModel> Worker<M> {
         if let Some(slot) = sequence.set_back() {
             self.close(slot);
         }
-        let active = self.sequences.len();
-        self.inbox.update(|status| status.active = active);
+        let (active, kv) = (self.sequences.len(), self.model.kv_status());
+        self.inbox.update(|status| {
+            status.active = active;
+            status.kv = kv;
+        });
         sequence
     }
 

@@ -92,6 +92,7 @@ pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
             threads,
             exact: arguments.exact,
             kv_tokens: None,
+            kv_memory: None,
             kv_bits: arguments.kv_bits,
         };
         let engine =

@@ -115,7 +115,7 @@ fn random_tokens(count: usize, vocabulary: usize, seed: u64) -> Vec<u32> {
 }
 
 /// The middle value, or the mean of the two in the middle.
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
