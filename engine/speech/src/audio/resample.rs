@@ -6,8 +6,11 @@ use rubato::{
 
 use crate::mel::SAMPLE_RATE;
 
-/// Samples taken in at once, about. A longer block cuts off more sharply below 8 kHz; this one keeps 7.7 kHz.
+/// Samples taken in at once, at least: a longer block cuts off more sharply.
 const BLOCK: usize = 2048;
+
+/// Samples given out at once, at least. With these two the sound is whole up to 7.7 kHz of the 8 that 16 kHz can hold.
+const BLOCK_OUT: usize = 1024;
 
 /// The highest rate that is taken for one. Sound cards end at 768 kHz; the transform grows with the rate.
 const MAX_RATE: u32 = 768_000;
@@ -43,10 +46,11 @@ impl Resampler {
         if rate as usize == SAMPLE_RATE {
             return Ok(Self { rate, conversion: None });
         }
+        let step = greatest_common_divisor(rate as usize, SAMPLE_RATE);
+        let (from, to) = (rate as usize / step, SAMPLE_RATE / step);
         // The filter of an odd block has its middle between two samples, and would be half a sample late.
-        let unit = rate as usize / greatest_common_divisor(rate as usize, SAMPLE_RATE);
-        let units = BLOCK.div_ceil(unit);
-        let block = unit * (units + unit * units % 2);
+        let units = BLOCK.div_ceil(from).max(BLOCK_OUT.div_ceil(to)).next_multiple_of(2);
+        let block = from * units;
         let window = WindowFunction::BlackmanHarris2;
         let fft = Fft::new_custom(rate as usize, SAMPLE_RATE, block, 1, 1, window, FixedSync::Both)
             .map_err(|error| error.to_string())?;

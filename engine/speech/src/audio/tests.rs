@@ -32,12 +32,13 @@ fn read(name: &str) -> Result<Vec<f32>, AudioError> {
 fn every_format_gives_the_speech_that_went_in() {
     let expected = read("reference.flac").unwrap();
     assert_eq!(expected.len(), 16_000);
-    // The least likeness in dB: exact formats lose what 16 bits and the filter lose, 8 bits their steps, coders more.
+    // The least likeness in dB: without loss, what lies between 7.7 and 8 kHz goes with another rate; 8 bits lose their
+    // steps, 8 kHz half the sound, and coders more.
     let formats = [
         ("mono-16k-16bit.wav", "pcm_s16le", 80.0),
         ("mono-16k.aiff", "pcm_s16be", 80.0),
-        ("stereo-48k.flac", "flac", 35.0),
-        ("mono-22k-float.wav", "pcm_f32le", 35.0),
+        ("stereo-48k.flac", "flac", 28.0),
+        ("mono-22k-float.wav", "pcm_f32le", 28.0),
         ("mono-32k-8bit.wav", "pcm_u8", 15.0),
         ("four-8k-24bit.wav", "pcm_s24le", 12.0),
         ("mono-8k-ulaw.wav", "pcm_mulaw", 12.0),
@@ -61,7 +62,7 @@ fn every_format_gives_the_speech_that_went_in() {
         assert_eq!(reader.skipped_packets(), 0, "{name}");
     }
     let half = read("stereo-44k-alac.m4a").unwrap();
-    assert!(likeness(&half, &expected[..8000]).0 > 35.0 && half.len() == 8000);
+    assert!(likeness(&half, &expected[..8000]).0 > 25.0 && half.len() == 8000);
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn a_file_that_breaks_off_gives_what_there_is() {
     let expected = read("reference.flac").unwrap();
     let torn = read("torn.flac").unwrap();
     assert!((5000..12_000).contains(&torn.len()), "{} samples", torn.len());
-    assert!(likeness(&torn, &expected[..torn.len() - 600]).0 > 35.0);
+    assert!(likeness(&torn, &expected[..torn.len() - 600]).0 > 25.0);
     // A recorder that writes into a pipe cannot fill in the length.
     assert_eq!(read("endless.wav").unwrap().len(), 16_000);
 }

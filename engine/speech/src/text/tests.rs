@@ -168,7 +168,7 @@ fn misheard_terms_become_what_the_vocabulary_says() {
         ("The linnets sing to linnit's friend", "The Linnet sing to Linnet's friend"),
         ("I open visual studio code", "I open Visual Studio Code"),
         ("visual studdio code", "Visual Studio Code"),
-        ("PG vector", "pgvector"),
+        ("kuber netes", "Kubernetes"),
         ("KASPAROV", "Kasparov"),
         ("Macdonnell", "McDonnell"),
         ("nothing here is like it", "nothing here is like it"),
