@@ -3,7 +3,7 @@
 //! A page holds [`PAGE_TOKENS`] tokens of one layer in f16. Each KV head has its keys and then its values side by side:
 //! keys with tokens innermost (`[head_dim, PAGE_TOKENS]`), so that one query's scores against many keys are plain
 //! multiply-adds with no sum across lanes; values with the head dimension innermost (`[PAGE_TOKENS, head_dim]`), so that
-//! the weighted sum of values is the same. Callers must treat a page as opaque.
+//! the weighted sum of values is the same. Callers treat a page as opaque, but for moving it elsewhere.
 
 #![allow(unsafe_code)]
 
@@ -34,12 +34,14 @@ impl PageGeometry {
     }
 
     /// Where the keys of `kv_head` begin in a page.
-    pub(crate) fn keys_start(&self, kv_head: usize) -> usize {
+    #[must_use]
+    pub fn keys_start(&self, kv_head: usize) -> usize {
         2 * kv_head * self.head_dim * PAGE_TOKENS
     }
 
     /// Where the values of `kv_head` begin in a page.
-    pub(crate) fn values_start(&self, kv_head: usize) -> usize {
+    #[must_use]
+    pub fn values_start(&self, kv_head: usize) -> usize {
         self.keys_start(kv_head) + self.head_dim * PAGE_TOKENS
     }
 }

@@ -73,6 +73,7 @@ mod tests {
             "linnet ls --json",
             "linnet bench local m --json --threads 2 --prompt 512 --generate 128 --runs 1",
             "linnet bench local --threads 1,2 --streams 1,4",
+            "linnet bench cache --mib 64 --runs 3 --block-tokens 32 --directory d --json",
         ] {
             let parsed = Arguments::try_parse_from(line.split(' '));
             assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());

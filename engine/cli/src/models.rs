@@ -105,6 +105,7 @@ pub(crate) fn load_options(entry: &ModelEntry, run: &RunArguments, engine: Engin
         kv_tokens: run.kv_tokens.and_then(|tokens| usize::try_from(tokens).ok()),
         kv_bytes: run.kv_memory.and_then(|bytes| usize::try_from(bytes).ok()),
         engine,
+        ..LoadOptions::default()
     }
 }
 

@@ -147,6 +147,11 @@ impl Backend for CpuBackend {
         Ok(CpuKv::new(layout, capacity))
     }
 
+    fn identity(&self) -> String {
+        let (isa, version) = (self.context.isa(), env!("CARGO_PKG_VERSION"));
+        format!("cpu {version} {isa:?} {:?}", self.precision)
+    }
+
     fn tokens(&self, ids: &[u32]) -> Result<Rc<[u32]>> {
         Ok(ids.into())
     }

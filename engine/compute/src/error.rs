@@ -105,6 +105,12 @@ pub enum ComputeError {
         /// The slot.
         slot: u32,
     },
+    /// A kept block that was never given out or was released.
+    #[error("the kept block {kept} is unknown")]
+    UnknownBlock {
+        /// The block.
+        kept: u64,
+    },
     /// No room for more tokens.
     #[error("the KV cache is full: {used} of {capacity} tokens are in use and {wanted} more were asked for")]
     KvFull {

@@ -21,11 +21,18 @@ pub struct LayerKv {
     pub window: Option<usize>,
 }
 
+/// Some tokens of a sequence that are kept for others: a counted share of the memory they lie in, which outlives the
+/// sequence. Whoever was given one gives it back with [`KvStore::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeptBlock(pub u64);
+
 /// How full a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvUsage {
-    /// Tokens held by open sequences, rounded up to what was reserved for them.
+    /// Tokens held by open sequences, rounded up to what was reserved for them; what several share counts once.
     pub used_tokens: usize,
+    /// Tokens that are only kept, rounded up to whole blocks: no open sequence shares their memory.
+    pub kept_tokens: usize,
     /// Tokens that fit.
     pub capacity_tokens: usize,
     /// Tokens of the unit in which a sequence takes room.
@@ -73,6 +80,54 @@ pub trait KvStore {
 
     /// How full the store is.
     fn usage(&self) -> KvUsage;
+
+    // --- Sharing -----------------------------------------------------------------------------------------------------
+
+    /// Tokens of a block, the unit in which sequences share: a block begins at a multiple of it.
+    fn block_tokens(&self) -> usize;
+
+    /// Keeps tokens `start..start + tokens` of a sequence, at most one block of them, beyond its end. Nothing is copied
+    /// before it has to be. Call it only for tokens whose step is through.
+    ///
+    /// # Errors
+    /// When the slot is not open or does not hold these tokens, or they are not the beginning of a block.
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock>;
+
+    /// Gives a kept block back. Its memory is free once no sequence shares it either.
+    fn release(&mut self, kept: KeptBlock);
+
+    /// How many of the first `tokens` tokens of these blocks, the beginning of a sequence in order, another sequence can
+    /// take over. Fewer than asked for where a layer with a window, or with a state, misses what it would need.
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize;
+
+    /// Makes the first `tokens` tokens of these blocks the beginning of an empty sequence. Every block but the last is a
+    /// whole one. The sequence goes on as it would have after computing them; blocks stay kept and are never written to.
+    ///
+    /// # Errors
+    /// When the slot is not open or not empty, a block is unknown, or as many tokens are not [`KvStore::adoptable`].
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<()>;
+
+    /// How many kept blocks that nobody shares would have to be released so that sequences can take in as many tokens
+    /// each as said; 0 when there is room.
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize;
+
+    /// Bytes of a kept block of `tokens` tokens.
+    fn kept_bytes(&self, tokens: usize) -> usize;
+
+    /// What the contents of kept blocks depend on beside the model: equal for stores that can use each other's.
+    fn kept_format(&self) -> String;
+
+    /// Tokens `range` of a sequence, with which a kept block begins, on the host, for a disk.
+    ///
+    /// # Errors
+    /// When the block is unknown or has fewer tokens, or the backend fails.
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock>;
+
+    /// Makes a kept block out of what [`KvStore::read_kept`] gave, of a store of the same [`KvStore::kept_format`].
+    ///
+    /// # Errors
+    /// When it does not fit the store's layers, is no block of its, or there is no room.
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock>;
 }
 
 /// Keys and values of a run of tokens of one sequence, for all layers.

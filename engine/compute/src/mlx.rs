@@ -127,6 +127,12 @@ impl Backend for MlxBackend {
 
     const NO_TOKEN: u32 = sampler::NO_TOKEN;
 
+    fn identity(&self) -> String {
+        let device = if self.graph.is_gpu() { "gpu" } else { "cpu" };
+        let kernels = if self.graph.kernels().is_some() { " with own kernels" } else { "" };
+        format!("mlx {} {device} {}{kernels}", graph::data::version(), std::env::consts::ARCH)
+    }
+
     fn matrix(&self, source: &MatrixSource<'_>) -> Result<MlxMatrix> {
         source.validate()?;
         Ok(MlxMatrix::load(&self.graph, source)?)

@@ -1,6 +1,8 @@
 //! A model folder becomes a running engine with its tokenizer, template and defaults.
 
-use crate::{BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError};
+use crate::{
+    BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError, ssd::SsdTier,
+};
 use linnet_compute::{
     KvQuantization,
     cpu::{CpuBackend, CpuOptions},
@@ -8,7 +10,10 @@ use linnet_compute::{
 use linnet_models::{
     ChatTemplate, GenerationDefaults, JsonFileError, ModelConfig, ModelError, TemplateError, Tokenizer, TokenizerError,
 };
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// How a model is loaded and run.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +34,8 @@ pub struct LoadOptions {
     pub kv_bytes: Option<usize>,
     /// How the engine shares the model among requests.
     pub engine: EngineOptions,
+    /// Where what is kept of prompts and answers survives a restart. Several models may share one.
+    pub disk: Option<Arc<SsdTier>>,
 }
 
 /// A model that runs, and all that turns messages into its tokens and back.
@@ -140,7 +147,7 @@ impl LoadOptions {
 
 /// Starts an engine on the chosen backend.
 fn start_engine(name: &str, folder: &Path, text: EngineText, options: &LoadOptions) -> Result<Engine, LoadError> {
-    let folder = folder.to_path_buf();
+    let (folder, disk) = (folder.to_path_buf(), options.disk.clone());
     let size = BackendModelOptions {
         kv_tokens: options.kv_tokens,
         kv_bytes: options.kv_bytes,
@@ -151,7 +158,7 @@ fn start_engine(name: &str, folder: &Path, text: EngineText, options: &LoadOptio
         BackendChoice::Cpu => {
             let default = CpuOptions::default();
             let cpu = CpuOptions { threads: options.threads.unwrap_or(default.threads), exact: options.exact };
-            Ok(Engine::start(name, options.engine, text, move || {
+            Ok(Engine::start_with_disk(name, options.engine, text, disk, move || {
                 BackendModel::load(CpuBackend::new(cpu), &folder, size).map_err(|error| failed(&error))
             })?)
         }
@@ -159,7 +166,7 @@ fn start_engine(name: &str, folder: &Path, text: EngineText, options: &LoadOptio
         BackendChoice::Mlx => {
             use linnet_compute::mlx::{MlxBackend, MlxOptions};
             let mlx = MlxOptions { kv_quantization: options.kv_quantization, ..MlxOptions::default() };
-            Ok(Engine::start(name, options.engine, text, move || {
+            Ok(Engine::start_with_disk(name, options.engine, text, disk, move || {
                 let backend = MlxBackend::new(mlx).map_err(|error| failed(&error))?;
                 BackendModel::load(backend, &folder, size).map_err(|error| failed(&error))
             })?)

@@ -7,6 +7,7 @@ use super::{AttentionError, AttentionOptions, AttentionRow, attention};
 use crate::{Context, Isa, PAGE_TOKENS, PageGeometry, append};
 
 /// One sequence with its keys and values in pages and, rounded as the pages round, in plain arrays.
+#[derive(Clone)]
 struct Sequence {
     start: usize,
     length: usize,
@@ -250,11 +251,40 @@ fn ragged_rows_of_one_step() {
     let sequences: Vec<Sequence> =
         shapes.iter().map(|&(start, length)| case.sequence(&mut rng, start, length, 0)).collect();
     case.check(&sequences);
-    // A row's result does not depend on its company beyond rounding: here not at all, for tasks are the same.
-    let ctx = Context::new(1);
-    let together = case.run(&ctx, &sequences);
-    for (index, sequence) in sequences.into_iter().enumerate() {
-        assert_eq!(case.run(&ctx, &[sequence])[0], together[index], "row {index}");
+}
+
+#[test]
+fn a_query_gives_the_same_bits_in_any_company_and_in_any_chunk() {
+    let mut rng = StdRng::seed_from_u64(12);
+    for window in [None, Some(300)] {
+        let mut case = Case::new(9, 3, 64);
+        case.window = window;
+        let shapes = [(0, 1), (1000, 1), (64, 64), (5, 0), (63, 2), (0, 33), (400, 8), (129, 1), (2000, 1), (257, 300)];
+        let sequences: Vec<Sequence> =
+            shapes.iter().map(|&(start, length)| case.sequence(&mut rng, start, length, 0)).collect();
+        for isa in Isa::available() {
+            let contexts = [1, 2, 3].map(|threads| Context::with_isa(isa, threads));
+            let together = contexts.each_ref().map(|ctx| case.run(ctx, &sequences));
+            assert!(together.iter().all(|other| *other == together[0]), "{isa:?}: threads");
+            for (sequence, together) in sequences.iter().zip(&together[0]) {
+                for ctx in &contexts {
+                    let alone = case.run(ctx, std::slice::from_ref(sequence)).remove(0);
+                    assert!(alone == *together, "{isa:?}: a row at {} of {}", sequence.start, sequence.length);
+                }
+                // The last query as a step of its own.
+                if let Some(last) = sequence.length.checked_sub(1) {
+                    let width = case.heads * case.geometry.head_dim;
+                    let step = Sequence {
+                        start: sequence.start + last,
+                        length: 1,
+                        query: sequence.query[last * width..].to_vec(),
+                        ..sequence.clone()
+                    };
+                    let step = case.run(&contexts[1], &[step]).remove(0);
+                    assert!(step == together[last * width..], "{isa:?}: a step at {}", sequence.start + last);
+                }
+            }
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! `linnet bench`.
 
+mod cache;
 mod local;
 mod measure;
 mod serve;
 
+pub(crate) use cache::CacheArguments;
 pub(crate) use local::LocalArguments;
 pub(crate) use serve::ServeBenchArguments;
 
@@ -14,6 +16,8 @@ use crate::exit::Exit;
 pub(crate) enum BenchCommand {
     /// Measure prefill and decode of a model on this machine
     Local(LocalArguments),
+    /// Measure what keeping computed prompts on this disk costs
+    Cache(CacheArguments),
     /// Measure servers side by side: first tokens, answers at once, stalls, restarts
     Serve(ServeBenchArguments),
 }
@@ -21,6 +25,7 @@ pub(crate) enum BenchCommand {
 pub(crate) fn run(command: BenchCommand) -> anyhow::Result<Exit> {
     match command {
         BenchCommand::Local(arguments) => local::run(&arguments),
+        BenchCommand::Cache(arguments) => cache::run(&arguments),
         BenchCommand::Serve(arguments) => serve::run(&arguments),
     }
 }

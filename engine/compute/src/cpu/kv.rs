@@ -1,8 +1,13 @@
 //! Keys and values in pages: a sequence's tokens lie in blocks of [`PAGE_TOKENS`], each with a page for every layer.
+//! Sequences share blocks, and blocks are kept beyond their sequences ([`kept`]); only a block that has a single holder is
+//! written to.
 
+mod kept;
+
+use self::kept::Holders;
 use crate::{
-    ComputeError, Dtype, KvBlock, KvData, KvFormat, KvLayout, KvStore, KvUsage, LayerBlock, LayerKv, Outputs, Result,
-    Row, Slot,
+    ComputeError, Dtype, KeptBlock, KvBlock, KvData, KvFormat, KvLayout, KvStore, KvUsage, LayerBlock, LayerKv,
+    Outputs, Result, Row, Slot,
 };
 use linnet_kernels::{PAGE_TOKENS, PageGeometry};
 use std::{collections::BTreeMap, ops::Range};
@@ -18,6 +23,8 @@ pub struct CpuKv {
     capacity_blocks: usize,
     /// Blocks by number; `None` is a number whose memory went back to the system.
     blocks: Vec<Option<Box<[u16]>>>,
+    /// Who holds each block.
+    holders: Vec<Holders>,
     free: Vec<usize>,
     sequences: BTreeMap<Slot, Sequence>,
     next_slot: u32,
@@ -51,6 +58,7 @@ impl CpuKv {
             block_elements: offset,
             capacity_blocks: capacity.div_ceil(PAGE_TOKENS),
             blocks: Vec::new(),
+            holders: Vec::new(),
             free: Vec::new(),
             sequences: BTreeMap::new(),
             next_slot: 0,
@@ -67,7 +75,7 @@ impl CpuKv {
                 let held = sequence.length;
                 return Err(ComputeError::WrongStart { slot: row.slot.0, held, start: row.start });
             }
-            wanted += (row.start + row.length).div_ceil(PAGE_TOKENS).saturating_sub(sequence.blocks.len());
+            wanted += self.wanted_blocks(sequence, row.length);
         }
         let used = self.used_blocks();
         if used + wanted > self.capacity_blocks {
@@ -79,6 +87,7 @@ impl CpuKv {
         }
         for row in rows {
             let end = row.start + row.length;
+            self.own_last_block(row.slot)?;
             let held = self.sequence(row.slot)?.blocks.len();
             let fresh: Vec<usize> = (held..end.div_ceil(PAGE_TOKENS)).map(|_| self.take_block()).collect();
             if let Some(sequence) = self.sequences.get_mut(&row.slot) {
@@ -160,13 +169,13 @@ impl CpuKv {
         Ok(LayerBlock { first: range.start, keys: data(&keys), values: data(&values) })
     }
 
-    /// Each layer's keys and values as lines of floats, once all are known to fit.
-    fn import_layers(&self, block: &KvBlock) -> Result<Vec<(Vec<f32>, Vec<f32>)>> {
+    /// Refuses a block that this store could not hold.
+    fn check_block(&self, block: &KvBlock) -> Result<()> {
         let refuse = |detail: String| ComputeError::Shape { operation: "import", detail };
         if block.layers.len() != self.layers.len() {
             return Err(refuse(format!("a block of {} layers for {}", block.layers.len(), self.layers.len())));
         }
-        let lines = |number: usize, data: &KvData| {
+        let check = |number: usize, data: &KvData| {
             data.validate(number)?;
             let PageGeometry { kv_heads, head_dim } = self.layers[number].geometry;
             let expected = (KvFormat::Plain(Dtype::F16), kv_heads, block.tokens, head_dim);
@@ -177,6 +186,20 @@ impl CpuKv {
                     data.tokens, data.heads, data.head_dim, data.format, block.tokens
                 )));
             }
+            Ok(())
+        };
+        let mut layers = block.layers.iter().enumerate();
+        layers.try_for_each(|(number, layer)| {
+            check(number, &layer.keys)?;
+            check(number, &layer.values)
+        })
+    }
+
+    /// Each layer's keys and values as lines of floats, once all are known to fit.
+    fn import_layers(&self, block: &KvBlock) -> Result<Vec<(Vec<f32>, Vec<f32>)>> {
+        self.check_block(block)?;
+        let lines = |number: usize, data: &KvData| {
+            let PageGeometry { kv_heads, head_dim } = self.layers[number].geometry;
             let width = kv_heads * head_dim;
             let mut lines = vec![0.0; block.tokens * width];
             for (index, bytes) in data.parts[0].as_chunks::<2>().0.iter().enumerate() {
@@ -184,10 +207,10 @@ impl CpuKv {
                     (index / head_dim / block.tokens, index / head_dim % block.tokens, index % head_dim);
                 lines[token * width + head * head_dim + element] = half::f16::from_le_bytes(*bytes).to_f32();
             }
-            Ok(lines)
+            lines
         };
         let layers = block.layers.iter().enumerate();
-        layers.map(|(number, layer)| Ok((lines(number, &layer.keys)?, lines(number, &layer.values)?))).collect()
+        Ok(layers.map(|(number, layer)| (lines(number, &layer.keys), lines(number, &layer.values))).collect())
     }
 
     fn sequence(&self, slot: Slot) -> Result<&Sequence> {
@@ -201,15 +224,28 @@ impl CpuKv {
     fn take_block(&mut self) -> usize {
         let number = self.free.pop().unwrap_or_else(|| {
             self.blocks.push(None);
+            self.holders.push(Holders::default());
             self.blocks.len() - 1
         });
+        self.holders[number] = Holders { sequences: 1, kept: 0 };
         let elements = self.block_elements;
         self.blocks[number].get_or_insert_with(|| vec![0; elements].into_boxed_slice());
         number
     }
 
+    /// A sequence does without some blocks; those that nobody else holds are free.
     fn give_back(&mut self, blocks: impl IntoIterator<Item = usize>) {
-        self.free.extend(blocks);
+        for number in blocks {
+            let holders = &mut self.holders[number];
+            holders.sequences -= 1;
+            if holders.is_none() {
+                self.free.push(number);
+            }
+        }
+        self.trim_idle();
+    }
+
+    fn trim_idle(&mut self) {
         // The latest freed are reused first; memory of those at the bottom of the stack goes back to the system.
         let idle = self.free.len().saturating_sub(IDLE_BLOCKS);
         for &number in &self.free[..idle] {
@@ -272,13 +308,60 @@ impl KvStore for CpuKv {
 
     fn usage(&self) -> KvUsage {
         let held = self.blocks.iter().flatten().count();
+        let kept = self.kept_only_blocks();
         KvUsage {
-            used_tokens: self.used_blocks() * PAGE_TOKENS,
+            used_tokens: (self.used_blocks() - kept) * PAGE_TOKENS,
+            kept_tokens: kept * PAGE_TOKENS,
             capacity_tokens: self.capacity_blocks * PAGE_TOKENS,
             page_tokens: PAGE_TOKENS,
             is_padded: false,
             bytes: held * self.block_elements * size_of::<u16>(),
         }
+    }
+
+    fn block_tokens(&self) -> usize {
+        PAGE_TOKENS
+    }
+
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock> {
+        self.keep_block(slot, start, tokens)
+    }
+
+    fn release(&mut self, kept: KeptBlock) {
+        self.release_block(kept);
+    }
+
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize {
+        // Pages of layers with a window stay as long as those of the others.
+        tokens.min(blocks.len() * PAGE_TOKENS)
+    }
+
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<()> {
+        self.adopt_blocks(slot, blocks, tokens)
+    }
+
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize {
+        let wanted = |&(slot, tokens): &(Slot, usize)| match self.sequences.get(&slot) {
+            Some(sequence) => self.wanted_blocks(sequence, tokens),
+            None => tokens.div_ceil(PAGE_TOKENS),
+        };
+        (self.used_blocks() + rows.iter().map(wanted).sum::<usize>()).saturating_sub(self.capacity_blocks)
+    }
+
+    fn kept_bytes(&self, _tokens: usize) -> usize {
+        self.block_elements * size_of::<u16>()
+    }
+
+    fn kept_format(&self) -> String {
+        self.format_name()
+    }
+
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock> {
+        self.read_block(kept, range.start, range.len())
+    }
+
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock> {
+        self.write_block(block)
     }
 }
 

@@ -76,6 +76,20 @@ pub(crate) fn is_row_contiguous(array: &Array) -> Result<bool> {
     if status == 0 { Ok(is_contiguous) } else { Err(failure::take("read")) }
 }
 
+/// MLX's version.
+pub(crate) fn version() -> String {
+    // SAFETY: the string is made, read and freed here; its data ends with a zero byte.
+    unsafe {
+        let mut text = mlx_sys::mlx_string_new();
+        let version = match mlx_sys::mlx_version(&mut text) {
+            0 => std::ffi::CStr::from_ptr(mlx_sys::mlx_string_data(text)).to_string_lossy().into_owned(),
+            _ => String::new(),
+        };
+        mlx_sys::mlx_string_free(text);
+        version
+    }
+}
+
 /// Computes these arrays and waits for them.
 pub(crate) fn eval(arrays: &[&Array]) -> Result<()> {
     // SAFETY: the vector is valid for the call.
