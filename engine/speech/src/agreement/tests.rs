@@ -108,10 +108,10 @@ fn whatever_the_tail_guesses_committed_words_never_change_and_end_right() {
                 (word.start, word.end) = (word.start + shift, word.end + shift);
             }
             // The newest word is a wild guess, never the same twice.
-            if heard < truth.len() {
-                if let Some(last) = hypothesis.last_mut() {
-                    last.text = format!("guess{}", rng.random_range(0..1_000_000));
-                }
+            if heard < truth.len()
+                && let Some(last) = hypothesis.last_mut()
+            {
+                last.text = format!("guess{}", rng.random_range(0..1_000_000));
             }
             agreement.update(hypothesis);
             let now: Vec<String> = agreement.committed().iter().map(|word| word.text.clone()).collect();

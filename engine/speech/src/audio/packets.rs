@@ -63,7 +63,7 @@ impl fmt::Debug for PacketReader {
 
 enum Decoder {
     Symphonia(Box<dyn AudioDecoder>),
-    Opus(OpusPackets),
+    Opus(Box<OpusPackets>),
 }
 
 impl PacketReader {
@@ -199,7 +199,7 @@ fn prepare(track: &Track, container: String, path: &Path) -> Result<(Decoder, Au
         |detail: String| AudioError::UnsupportedCodec { path: path.to_owned(), codec: codec.clone(), detail };
     let channels = parameters.channels.as_ref().map(|channels| channels.count());
     let decoder = if parameters.codec == codecs::CODEC_ID_OPUS {
-        Decoder::Opus(OpusPackets::new(parameters.extra_data.as_deref(), channels).map_err(unsupported)?)
+        Decoder::Opus(Box::new(OpusPackets::new(parameters.extra_data.as_deref(), channels).map_err(unsupported)?))
     } else {
         let options = AudioDecoderOptions::default();
         let made = guarded(|| symphonia::default::get_codecs().make_audio_decoder(parameters, &options));

@@ -39,12 +39,15 @@ fn heard(samples: &[f32]) -> Vec<Segment> {
     ended(&events)
 }
 
+/// What it is, runs of (chunks, probability), what comes of it.
+type Row = (&'static str, &'static [(usize, f32)], Vec<Segment>);
+
 #[test]
 fn utterances_begin_and_end_where_the_table_says() {
     let plain = |start: u64, end: u64| Segment { start: start * CHUNK, end: end * CHUNK, split: false };
     // Pre-roll is 450 ms (7200 samples, 14.06 chunks), hang-over 15 chunks, the least speech 4 chunks.
     let rolled = |onset: u64, end: u64| Segment { start: onset * CHUNK - 7200, ..plain(0, end) };
-    let table: &[(&str, &[(usize, f32)], Vec<Segment>)] = &[
+    let table: &[Row] = &[
         ("silence", &[(200, 0.02)], vec![]),
         ("a hum just below the onset", &[(200, 0.49)], vec![]),
         ("a click", &[(50, 0.0), (1, 0.99), (50, 0.0)], vec![]),
