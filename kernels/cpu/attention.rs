@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod checks;
+mod join;
 mod plan;
 mod row_group;
 mod scalar;
@@ -19,7 +20,7 @@ use self::{
     plan::{RowShape, Task, plan},
     task::{Partial, RowInput, Scratch},
 };
-use crate::{Context, Isa, PageGeometry, simd::level_for_multiple};
+use crate::{Context, Isa, Page, PageGeometry, simd::level_for_multiple};
 
 /// One sequence's queries of a step and the pages that hold its keys and values.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub struct AttentionRow<'a> {
     /// How many queries.
     pub length: usize,
     /// One layer's pages in order.
-    pub pages: &'a [&'a [u16]],
+    pub pages: &'a [Page<'a>],
     /// The absolute position of the first token of page 0: not 0 when a sliding window dropped old pages.
     pub first_position: usize,
 }
@@ -79,8 +80,10 @@ struct PartsPointer(*mut f32);
 // SAFETY: each task writes only the part that the plan gave to it alone.
 unsafe impl Sync for PartsPointer {}
 
-/// Computes `softmax(scale * query . keys) . values` for all rows, in f32, keys and values read as f16. Head dimensions
-/// that are multiples of 8 are fast; others take the plain path.
+/// Computes `softmax(scale * query . keys) . values` for all rows, in f32, keys and values read as the
+/// pages hold them. Head dimensions
+/// that are multiples of 8 are fast; others take the plain path. The result of a query has the same bits whatever is
+/// computed beside it, in its own row or in others, and on however many threads.
 ///
 /// # Errors
 /// [`AttentionError`] when a shape does not fit, or a row needs keys that its pages do not hold.
@@ -115,14 +118,23 @@ pub fn attention(
         }
         let rows = task.queries.len() * options.group();
         let elements = Partial::elements(rows, head_dim);
+        let input = &inputs[task.row];
+        scratch.prepare(options, input, task);
+        let blocks = task::blocks(input.shape.first_position, task.keys.clone()).enumerate();
         if let Some(part) = task.part {
-            // SAFETY: the part is this task's alone, and the buffer outlives all tasks.
-            let buffer = unsafe { std::slice::from_raw_parts_mut(parts_pointer.0.add(part * part_elements), elements) };
-            task::run(isa, options, &inputs[task.row], task, scratch, &mut Partial::new(buffer, rows));
+            for (index, block) in blocks {
+                // SAFETY: the parts of its blocks are this task's alone, and the buffer outlives all tasks.
+                let buffer = unsafe {
+                    std::slice::from_raw_parts_mut(parts_pointer.0.add((part + index) * part_elements), elements)
+                };
+                task::run_block(isa, options, input, (task, block, true), scratch, &mut Partial::new(buffer, rows));
+            }
         } else {
             local.resize(elements.max(local.len()), 0.0);
             let mut partial = Partial::new(&mut local[..elements], rows);
-            task::run(isa, options, &inputs[task.row], task, scratch, &mut partial);
+            for (index, block) in blocks {
+                task::run_block(isa, options, input, (task, block, index == 0), scratch, &mut partial);
+            }
             // SAFETY: this task alone writes these heads of these queries.
             unsafe { partial.finish(options, task.kv_head, task.queries.clone(), output) };
         }
@@ -147,7 +159,7 @@ pub fn attention(
             .chunks_exact_mut(part_elements)
             .map(|part| Partial::new(&mut part[..elements], rows));
         if let Some(mut merged) = merged_parts.next() {
-            merged_parts.for_each(|part| merged.merge(&part));
+            merged_parts.for_each(|part| merged.join(isa, &part));
             // SAFETY: all tasks are done; nobody else holds the output.
             unsafe { merged.finish(options, merge.kv_head, merge.queries.clone(), outputs[merge.row].0) };
         }

@@ -10,15 +10,19 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod buffers;
+mod decode;
 mod drive;
-mod kernel;
+mod finish;
 mod layout;
 mod matrix;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod panel;
 mod quantize;
 mod scalar;
 mod simd;
+mod single;
+mod stream;
 
 pub(crate) use buffers::BufferStore;
 pub use matrix::{AffineWeight, DenseWeight, Matrix, MatrixError};

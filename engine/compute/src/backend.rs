@@ -103,6 +103,10 @@ pub trait Backend: 'static {
     /// Token ids, possibly still being computed. Cheap to clone.
     type Tokens: Clone;
 
+    /// What the bits of results depend on beside the model: state computed by a backend of another identity is not to be
+    /// mixed with this one's.
+    fn identity(&self) -> String;
+
     // --- Loading -----------------------------------------------------------------------------------------------------
 
     /// Takes over a weight matrix.

@@ -21,11 +21,18 @@ pub struct LayerKv {
     pub window: Option<usize>,
 }
 
+/// Some tokens of a sequence that are kept for others: a counted share of the memory they lie in, which outlives the
+/// sequence. Whoever was given one gives it back with [`KvStore::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeptBlock(pub u64);
+
 /// How full a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvUsage {
-    /// Tokens held by open sequences, rounded up to what was reserved for them.
+    /// Tokens held by open sequences, rounded up to what was reserved for them; what several share counts once.
     pub used_tokens: usize,
+    /// Tokens that are only kept, rounded up to whole blocks: no open sequence shares their memory.
+    pub kept_tokens: usize,
     /// Tokens that fit.
     pub capacity_tokens: usize,
     /// Tokens of the unit in which a sequence takes room.
@@ -54,7 +61,8 @@ pub trait KvStore {
     /// Forgets all tokens from `length` on.
     ///
     /// # Errors
-    /// When the slot is not open or holds fewer.
+    /// When the slot is not open, holds fewer, or a layer's window no longer holds what would be seen from there
+    /// ([`ComputeError::WindowPassed`]).
     fn truncate(&mut self, slot: Slot, length: usize) -> Result<()>;
 
     /// Keys and values of some of a sequence's tokens, as bytes on the host. Layers with a window give what they still
@@ -73,6 +81,54 @@ pub trait KvStore {
 
     /// How full the store is.
     fn usage(&self) -> KvUsage;
+
+    // --- Sharing -----------------------------------------------------------------------------------------------------
+
+    /// Tokens of a block, the unit in which sequences share: a block begins at a multiple of it.
+    fn block_tokens(&self) -> usize;
+
+    /// Keeps tokens `start..start + tokens` of a sequence, at most one block of them, beyond its end. Nothing is copied
+    /// before it has to be. Call it only for tokens whose step is through.
+    ///
+    /// # Errors
+    /// When the slot is not open or does not hold these tokens, or they are not the beginning of a block.
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock>;
+
+    /// Gives a kept block back. Its memory is free once no sequence shares it either.
+    fn release(&mut self, kept: KeptBlock);
+
+    /// How many of the first `tokens` tokens of these blocks, the beginning of a sequence in order, another sequence can
+    /// take over. Fewer than asked for where a layer with a window, or with a state, misses what it would need.
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize;
+
+    /// Makes the first `tokens` tokens of these blocks the beginning of an empty sequence. Every block but the last is a
+    /// whole one. The sequence goes on as it would have after computing them; blocks stay kept and are never written to.
+    ///
+    /// # Errors
+    /// When the slot is not open or not empty, a block is unknown, or as many tokens are not [`KvStore::adoptable`].
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<()>;
+
+    /// How many kept blocks that nobody shares would have to be released so that sequences can take in as many tokens
+    /// each as said; 0 when there is room.
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize;
+
+    /// Bytes of a kept block of `tokens` tokens.
+    fn kept_bytes(&self, tokens: usize) -> usize;
+
+    /// What the contents of kept blocks depend on beside the model: equal for stores that can use each other's.
+    fn kept_format(&self) -> String;
+
+    /// Tokens `range` of a sequence, with which a kept block begins, on the host, for a disk.
+    ///
+    /// # Errors
+    /// When the block is unknown or has fewer tokens, or the backend fails.
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock>;
+
+    /// Makes a kept block out of what [`KvStore::read_kept`] gave, of a store of the same [`KvStore::kept_format`].
+    ///
+    /// # Errors
+    /// When it does not fit the store's layers, is no block of its, or there is no room.
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock>;
 }
 
 /// Keys and values of a run of tokens of one sequence, for all layers.
@@ -173,14 +229,43 @@ pub struct KvQuantization {
     pub start: usize,
 }
 
+/// The sizes of groups that kernels read.
+const GROUP_SIZES: [usize; 3] = [128, 64, 32];
+
 impl KvQuantization {
+    /// The same in the largest groups, at most these, of which heads of this size are made. Where none fits it stays as
+    /// it is, and [`KvQuantization::check`] says so.
+    #[must_use]
+    pub fn for_heads(self, head_dim: usize) -> Self {
+        let fits = |size: &usize| *size <= self.group_size && head_dim.is_multiple_of(*size);
+        Self { group_size: GROUP_SIZES.into_iter().find(fits).unwrap_or(self.group_size), ..self }
+    }
+
     /// Whether heads of this size can be quantized so.
     ///
     /// # Errors
     /// [`ComputeError::KvQuantization`] with what can.
     pub fn check(&self, head_dim: usize) -> Result<()> {
         let Self { bits, group_size, .. } = *self;
-        let fits = matches!(bits, 4 | 8) && matches!(group_size, 32 | 64 | 128) && head_dim.is_multiple_of(group_size);
+        let fits = matches!(bits, 4 | 8) && GROUP_SIZES.contains(&group_size) && head_dim.is_multiple_of(group_size);
         if fits { Ok(()) } else { Err(ComputeError::KvQuantization { bits, group_size, head_dim }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_that_smaller_groups_divide_are_not_refused() {
+        let wish = KvQuantization { bits: 4, group_size: 64, start: 0 };
+        for (head_dim, group_size) in [(64, 64), (128, 64), (96, 32), (160, 32), (32, 32)] {
+            let fitted = wish.for_heads(head_dim);
+            assert_eq!(fitted, KvQuantization { group_size, ..wish }, "{head_dim}");
+            fitted.check(head_dim).unwrap();
+        }
+        // No group divides 80; the refusal says what to leave out.
+        let text = wish.for_heads(80).check(80).unwrap_err().to_string();
+        assert!(text.contains("80") && text.contains("--kv-bits"), "{text}");
     }
 }

@@ -20,7 +20,7 @@ pub use backend::{Activation, AttentionSpec, Backend, Draw};
 pub use checkpoint::{Checkpoint, TensorView};
 pub use dtype::Dtype;
 pub use error::{ComputeError, Result};
-pub use kv::{KvBlock, KvData, KvFormat, KvLayout, KvQuantization, KvStore, KvUsage, LayerBlock, LayerKv};
+pub use kv::{KeptBlock, KvBlock, KvData, KvFormat, KvLayout, KvQuantization, KvStore, KvUsage, LayerBlock, LayerKv};
 pub use matrix_source::{AffineQuantization, MatrixSource, Weight};
 pub use rope::{RopeScaling, RopeSpec};
 pub use row::{Outputs, Row, Slot};

@@ -21,6 +21,7 @@ mod tokens;
 mod weight;
 
 pub use kv::MlxKv;
+#[cfg(feature = "kernel-tests")]
 pub use metal_kernels::{KernelArray, run_kernel};
 pub use rope::MlxRope;
 pub use step::MlxStep;
@@ -126,6 +127,12 @@ impl Backend for MlxBackend {
     type Tokens = MlxTokens;
 
     const NO_TOKEN: u32 = sampler::NO_TOKEN;
+
+    fn identity(&self) -> String {
+        let device = if self.graph.is_gpu() { "gpu" } else { "cpu" };
+        let kernels = if self.graph.kernels().is_some() { " with own kernels" } else { "" };
+        format!("mlx {} {device} {}{kernels}", graph::data::version(), std::env::consts::ARCH)
+    }
 
     fn matrix(&self, source: &MatrixSource<'_>) -> Result<MlxMatrix> {
         source.validate()?;

@@ -10,6 +10,8 @@ mod caches;
 mod draws;
 #[path = "mlx/fixture.rs"]
 mod fixture;
+#[path = "mlx/kept.rs"]
+mod kept;
 #[path = "mlx/limits.rs"]
 mod limits;
 #[path = "mlx/operations.rs"]

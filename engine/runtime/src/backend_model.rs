@@ -1,6 +1,9 @@
 //! A language model on a backend, driven as a [`StepModel`].
 
-use crate::{Draw, KvBudget, KvStatus, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use crate::{
+    Draw, KeptBlock, KvBlock, KvBudget, KvStatus, Namespace, RowOutput, RowResult, RowTokens, Slot, StepModel,
+    StepModelError, StepRow, fingerprint::fingerprint,
+};
 use linnet_compute::{Backend, ComputeError, KvLayout, KvStore, Outputs, Row};
 use linnet_models::{LanguageModel, ModelError};
 use std::{
@@ -42,6 +45,7 @@ pub struct BackendModel<B: Backend> {
     kv: B::Kv,
     backend: B,
     logits: Vec<f32>,
+    fingerprint: String,
 }
 
 /// A step whose results were not collected yet.
@@ -78,7 +82,9 @@ impl<B: Backend> BackendModel<B> {
             }
         };
         let kv = backend.kv(model.kv_layout(), capacity)?;
-        Ok(Self { submitted: VecDeque::new(), chosen: HashMap::new(), model, kv, backend, logits: Vec::new() })
+        let fingerprint = fingerprint(folder)?;
+        let (submitted, chosen, logits) = (VecDeque::new(), HashMap::new(), Vec::new());
+        Ok(Self { submitted, chosen, model, kv, backend, logits, fingerprint })
     }
 
     fn begin(&mut self, rows: &[StepRow<'_>]) -> Result<(), ModelError> {
@@ -206,6 +212,47 @@ impl<B: Backend> StepModel for BackendModel<B> {
         KvBudget { capacity: usage.capacity_tokens, page: usage.page_tokens, is_padded: usage.is_padded }
     }
 
+    fn block_tokens(&self) -> usize {
+        self.kv.block_tokens()
+    }
+
+    fn namespace(&self) -> Namespace {
+        let kv_format = format!("{}; {}", self.backend.identity(), self.kv.kept_format());
+        Namespace { model: self.fingerprint.clone(), kv_format, ..Namespace::default() }
+    }
+
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock, StepModelError> {
+        self.kv.keep(slot, start, tokens).map_err(compute_error)
+    }
+
+    fn release(&mut self, kept: KeptBlock) {
+        self.kv.release(kept);
+    }
+
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize {
+        self.kv.adoptable(blocks, tokens)
+    }
+
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<(), StepModelError> {
+        self.kv.adopt(slot, blocks, tokens).map_err(compute_error)
+    }
+
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize {
+        self.kv.lacking(rows)
+    }
+
+    fn kept_bytes(&self, tokens: usize) -> usize {
+        self.kv.kept_bytes(tokens)
+    }
+
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock, StepModelError> {
+        self.kv.read_kept(kept, range).map_err(compute_error)
+    }
+
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock, StepModelError> {
+        self.kv.write_kept(block).map_err(compute_error)
+    }
+
     fn kv_status(&self) -> KvStatus {
         let usage = self.kv.usage();
         KvStatus { used_tokens: usage.used_tokens, capacity_tokens: usage.capacity_tokens, bytes: usage.bytes }
@@ -227,6 +274,10 @@ impl<B: Backend> StepModel for BackendModel<B> {
     fn collect(&mut self, result: &mut dyn FnMut(RowResult<'_>)) -> Result<(), StepModelError> {
         self.finish(result).map_err(to_step_error)
     }
+}
+
+fn compute_error(error: ComputeError) -> StepModelError {
+    to_step_error(ModelError::Compute(error))
 }
 
 fn to_step_error(error: ModelError) -> StepModelError {

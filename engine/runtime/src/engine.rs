@@ -4,6 +4,7 @@
 //! know of the time that steps take and [`share`] how prompts share one; [`sequence`] is one request's state from prompt
 //! to last token; [`inbox`] is what handle and thread share. Nothing that belongs to the model leaves the thread.
 
+mod cache;
 mod cost;
 mod generation;
 mod inbox;
@@ -29,7 +30,9 @@ use self::{
     inbox::{Command, Inbox, Submission},
     worker::Worker,
 };
-use crate::{CacheFlush, CacheStatus, EngineText, GenerationRequest, StepModel, StepModelError, SubmitError};
+use crate::{
+    CacheFlush, CacheStatus, EngineText, GenerationRequest, StepModel, StepModelError, SubmitError, ssd::SsdTier,
+};
 
 /// How an engine shares its model among requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +47,19 @@ pub struct EngineOptions {
     /// How long running answers may have to wait for their next token because a prompt is being read. Prompts are read in
     /// smaller pieces to keep to it; a request that runs alone is not concerned.
     pub max_stall: Duration,
+    /// Bytes of keys and values that are kept in memory for later requests and that no running request uses; 0 keeps none.
+    pub prefix_cache_bytes: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_concurrent: 8, queue_limit: 64, default_max_tokens: None, max_stall: Duration::from_millis(200) }
+        Self {
+            max_concurrent: 8,
+            queue_limit: 64,
+            default_max_tokens: None,
+            max_stall: Duration::from_millis(200),
+            prefix_cache_bytes: 2 << 30,
+        }
     }
 }
 
@@ -89,6 +100,20 @@ impl Engine {
         text: EngineText,
         load: impl FnOnce() -> Result<M, StepModelError> + Send + 'static,
     ) -> Result<Self, StepModelError> {
+        Self::start_with_disk(name, options, text, None, load)
+    }
+
+    /// As [`Engine::start`], with a tier on disk for what is kept of prompts and answers. Several engines may share one.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with_disk<M: StepModel + 'static>(
+        name: &str,
+        options: EngineOptions,
+        text: EngineText,
+        disk: Option<Arc<SsdTier>>,
+        load: impl FnOnce() -> Result<M, StepModelError> + Send + 'static,
+    ) -> Result<Self, StepModelError> {
         let options = EngineOptions { max_concurrent: options.max_concurrent.max(1), ..options };
         let inbox = Arc::new(Inbox::new(options.queue_limit, options.max_concurrent));
         let (report, loaded) = mpsc::sync_channel(1);
@@ -110,8 +135,8 @@ impl Engine {
                         vocabulary_size: model.vocabulary_size(),
                         kv_capacity: model.kv_budget().capacity,
                     };
+                    let worker = Worker::new(model, Arc::clone(&inbox), text, &options, disk);
                     if report.send(Ok(facts)).is_ok() {
-                        let worker = Worker::new(model, Arc::clone(&inbox), text, &options);
                         // Everything that can fail is caught closer by; this keeps callers from waiting for ever should
                         // the loop itself be at fault.
                         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
@@ -171,7 +196,8 @@ impl Engine {
         self.handle.inbox.ask(|answer| Command::CloseSession(session.into(), answer)).unwrap_or_default()
     }
 
-    /// Gives up all that is kept and that no running request uses, in memory and on the disk, and all session names.
+    /// Gives up all that is kept in memory and that no running request uses, and all session names. What is on the disk
+    /// stays there.
     /// Blocks for at most one step of the model.
     pub fn clear_cache(&self) {
         // An engine that is gone keeps nothing.
@@ -209,7 +235,8 @@ impl Engine {
     }
 
     /// Ends the engine and waits until its thread has freed the model. What still runs or waits fails with
-    /// [`StepModelError::EngineGone`]; later requests are refused. Blocks for at most one step of the model.
+    /// [`StepModelError::EngineGone`]; later requests are refused. What is kept of prompts and answers is written to the
+    /// disk, if there is a tier there. Blocks for one step of the model and as long as that takes, at most two minutes.
     pub fn stop(&self) {
         self.handle.inbox.stop("it was stopped");
         let thread = self.handle.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -10,8 +10,11 @@ mod backend_model;
 mod cache_status;
 mod engine;
 mod event;
+mod fingerprint;
 mod load;
 mod memory_estimate;
+mod prefix;
+mod recommendation;
 mod request;
 mod samplers;
 pub mod ssd;
@@ -31,7 +34,10 @@ pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 pub use linnet_compute::KvQuantization;
 pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
 pub use memory_estimate::{MemoryEstimate, estimate_memory};
+pub use prefix::{BlockKey, Eviction, Namespace, Node, PrefixMatch, PrefixTree};
 pub use request::{GenerationRequest, Priority, SamplingParameters};
-pub use step_model::{Draw, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+pub use step_model::{
+    Draw, KeptBlock, KvBlock, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow,
+};
 pub use submit_error::SubmitError;
 pub use text::{Detokenizer, EngineText, NewDetokenizer};

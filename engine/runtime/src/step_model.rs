@@ -1,9 +1,10 @@
 //! What the engine thread needs of a model.
 
 /// How the model chooses a token itself, and a sequence's place in its KV store.
-pub use linnet_compute::{Draw, Slot};
+pub use linnet_compute::{Draw, KeptBlock, KvBlock, Slot};
 
-use crate::KvStatus;
+use crate::{KvStatus, Namespace};
+use std::ops::Range;
 
 /// One sequence's share of a step: its next tokens, which follow what the slot already holds.
 #[derive(Debug, Clone)]
@@ -98,6 +99,66 @@ pub trait StepModel {
         KvBudget::UNLIMITED
     }
 
+    /// Tokens of the blocks in which computed state is kept and shared; 0 for a model that keeps none.
+    fn block_tokens(&self) -> usize {
+        0
+    }
+
+    /// Where computed state is valid.
+    fn namespace(&self) -> Namespace {
+        Namespace::default()
+    }
+
+    /// Keeps `tokens` tokens of a sequence, from `start`, the beginning of a block, on: of a step that was collected.
+    ///
+    /// # Errors
+    /// When the sequence does not hold them, or the model keeps nothing.
+    fn keep(&mut self, _slot: Slot, _start: usize, _tokens: usize) -> Result<KeptBlock, StepModelError> {
+        Err(keeps_nothing())
+    }
+
+    /// Gives a kept block back.
+    fn release(&mut self, _kept: KeptBlock) {}
+
+    /// How many of the first `tokens` tokens of these blocks a sequence can take over.
+    fn adoptable(&self, _blocks: &[KeptBlock], _tokens: usize) -> usize {
+        0
+    }
+
+    /// Makes the first `tokens` tokens of these blocks the beginning of an empty sequence. All but the last are whole.
+    ///
+    /// # Errors
+    /// When they are not [adoptable](StepModel::adoptable) or there is no room. The sequence must be closed then.
+    fn adopt(&mut self, _slot: Slot, _blocks: &[KeptBlock], _tokens: usize) -> Result<(), StepModelError> {
+        Err(keeps_nothing())
+    }
+
+    /// How many kept blocks that no sequence shares must be released so that sequences can take in as many tokens each.
+    fn lacking(&self, _rows: &[(Slot, usize)]) -> usize {
+        0
+    }
+
+    /// Bytes of a kept block of so many tokens.
+    fn kept_bytes(&self, _tokens: usize) -> usize {
+        0
+    }
+
+    /// Tokens `range` of a sequence, which a kept block holds, on the host.
+    ///
+    /// # Errors
+    /// When the block is unknown, cannot be read, or the model keeps nothing.
+    fn read_kept(&mut self, _kept: KeptBlock, _range: Range<usize>) -> Result<KvBlock, StepModelError> {
+        Err(keeps_nothing())
+    }
+
+    /// Makes a kept block of what [`StepModel::read_kept`] gave.
+    ///
+    /// # Errors
+    /// When it does not fit the model or there is no room.
+    fn write_kept(&mut self, _block: &KvBlock) -> Result<KeptBlock, StepModelError> {
+        Err(keeps_nothing())
+    }
+
     /// How full the KV store is now.
     fn kv_status(&self) -> KvStatus {
         KvStatus::default()
@@ -125,6 +186,10 @@ pub trait StepModel {
     /// # Errors
     /// On a failed computation. The slots of the rows are then undefined and must be closed.
     fn collect(&mut self, result: &mut dyn FnMut(RowResult<'_>)) -> Result<(), StepModelError>;
+}
+
+fn keeps_nothing() -> StepModelError {
+    StepModelError::Compute("the model keeps no blocks".into())
 }
 
 /// A step that could not be done.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::AttentionOptions;
+use super::{AttentionOptions, row_group::BLOCK_TOKENS, task::blocks};
 use crate::PAGE_TOKENS;
 
 /// Query rows (queries times query heads per KV head) that a task aims at: enough to pay for widening the pages once.
@@ -16,9 +16,6 @@ const TASKS_PER_THREAD: usize = 3;
 
 /// Below so many multiply-adds per product (about two microseconds of one core) the caller works alone.
 const INLINE_PRODUCTS: usize = 60_000;
-
-/// The fewest keys worth a task of their own.
-const LEAST_KEYS: usize = 2 * PAGE_TOKENS;
 
 /// What the plan must know of a row. Positions as in [`super::AttentionRow`].
 #[derive(Debug, Clone, Copy)]
@@ -39,11 +36,12 @@ pub(super) struct Task {
     pub(super) queries: Range<usize>,
     /// Keys, counted from the first token of the row's first page; the start is the start of a page.
     pub(super) keys: Range<usize>,
-    /// With keys cut into parts: which part this is, counted over the call, otherwise `None`.
+    /// With keys dealt to several tasks: where the states of this task's blocks begin, counted over the call; otherwise
+    /// `None`, and the task joins its blocks itself.
     pub(super) part: Option<usize>,
 }
 
-/// Parts that together make the output of some queries.
+/// The states of blocks that together make the output of some queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Merge {
     pub(super) row: usize,
@@ -57,9 +55,9 @@ pub(super) struct Merge {
 pub(super) struct Plan {
     pub(super) tasks: Vec<Task>,
     pub(super) merges: Vec<Merge>,
-    /// How many parts the merges join.
+    /// How many states of blocks the merges join.
     pub(super) parts: usize,
-    /// The most query rows of any part.
+    /// The most query rows of any of them.
     pub(super) part_rows: usize,
     /// Whether the work is too small to wake other threads for.
     pub(super) inline: bool,
@@ -91,7 +89,7 @@ pub(super) fn plan(options: &AttentionOptions<'_>, rows: &[RowShape], head_dim: 
     let inline = scores * head_dim < INLINE_PRODUCTS;
     let mut plan = Plan { tasks, merges: Vec::new(), parts: 0, part_rows: 0, inline };
     if threads > 1 && !inline {
-        split_keys(group, scores / (threads * TASKS_PER_THREAD), &mut plan);
+        split_keys(group, scores / (threads * TASKS_PER_THREAD), rows, &mut plan);
     }
     plan
 }
@@ -102,23 +100,24 @@ fn visible_keys(options: &AttentionOptions<'_>, row: &RowShape, queries: Range<u
     first / PAGE_TOKENS * PAGE_TOKENS..row.start + queries.end - row.first_position
 }
 
-/// Cuts tasks of few query rows along their keys, so that each part has about `share` scores.
-fn split_keys(group: usize, share: usize, plan: &mut Plan) {
+/// Deals the keys of tasks of few query rows to several tasks, whole blocks to each, so that each has about `share` scores.
+fn split_keys(group: usize, share: usize, rows: &[RowShape], plan: &mut Plan) {
     for task in std::mem::take(&mut plan.tasks) {
         let task_rows = task.queries.len() * group;
-        let keys_per_part = (share / task_rows).max(LEAST_KEYS).next_multiple_of(PAGE_TOKENS);
-        let count = task.keys.len().div_ceil(keys_per_part);
-        if task_rows > SPLIT_ROWS || count < 2 {
+        let blocks_per_task = (share / task_rows).div_ceil(BLOCK_TOKENS).max(1);
+        let blocks: Vec<Range<usize>> = blocks(rows[task.row].first_position, task.keys.clone()).collect();
+        if task_rows > SPLIT_ROWS || blocks.len() <= blocks_per_task {
             plan.tasks.push(task);
             continue;
         }
         let Task { row, kv_head, ref queries, .. } = task;
-        plan.merges.push(Merge { row, kv_head, queries: queries.clone(), parts: plan.parts..plan.parts + count });
+        let parts = plan.parts..plan.parts + blocks.len();
+        plan.merges.push(Merge { row, kv_head, queries: queries.clone(), parts });
         plan.part_rows = plan.part_rows.max(task_rows);
-        for start in task.keys.clone().step_by(keys_per_part) {
-            let keys = start..task.keys.end.min(start + keys_per_part);
+        for blocks in blocks.chunks(blocks_per_task) {
+            let keys = blocks[0].start..blocks[blocks.len() - 1].end;
             plan.tasks.push(Task { keys, part: Some(plan.parts), ..task.clone() });
-            plan.parts += 1;
+            plan.parts += blocks.len();
         }
     }
 }
@@ -127,7 +126,7 @@ fn split_keys(group: usize, share: usize, plan: &mut Plan) {
 mod tests {
     use std::collections::HashMap;
 
-    use super::{AttentionOptions, Plan, RowShape, plan};
+    use super::{AttentionOptions, Plan, RowShape, blocks, plan};
     use crate::{PAGE_TOKENS, PageGeometry};
 
     fn options(heads: usize, kv_heads: usize, window: Option<usize>) -> AttentionOptions<'static> {
@@ -161,7 +160,13 @@ mod tests {
         }
         assert!(covered.is_empty());
 
-        let mut parts: Vec<usize> = plan.tasks.iter().filter_map(|task| task.part).collect();
+        let mut parts = Vec::new();
+        for task in &plan.tasks {
+            if let Some(first) = task.part {
+                let count = blocks(rows[task.row].first_position, task.keys.clone()).count();
+                parts.extend(first..first + count);
+            }
+        }
         parts.sort_unstable();
         assert_eq!(parts, (0..plan.parts).collect::<Vec<usize>>());
         let merged: Vec<usize> = plan.merges.iter().flat_map(|merge| merge.parts.clone()).collect();

@@ -4,14 +4,18 @@
 
 use std::ops::Range;
 
-use super::tile::{Element, Matrix, TILE_ROWS, ValueRun, scores, weighted_values};
+use super::{
+    join::Join,
+    tile::{Element, Matrix, TILE_ROWS, ValueRun, scores, weighted_values},
+};
 use crate::{
     PAGE_TOKENS,
     simd::{ExpConstants, MAX_LANES, Vector, VectorKernel, exp, tanh},
 };
 
-/// Tokens whose scores are held at once. Softmax bookkeeping is paid once per block; a block's keys and values, widened,
-/// should stay in the second-level cache.
+/// Tokens whose scores are held at once, and whose softmax is taken by itself before it is joined with that of the blocks
+/// before ([`Join`]). Softmax bookkeeping is paid once per block; a block's keys and values, widened, should stay in the
+/// second-level cache.
 pub(super) const BLOCK_TOKENS: usize = 256;
 
 /// Pages of a block.
@@ -109,18 +113,18 @@ impl<E: Element> RowGroup<'_, E> {
                 let values = pages[page].add(head_dim * PAGE_TOKENS + token * head_dim);
                 *run = ValueRun { values, tokens: columns.end - token };
             }
-            let corrections = self.softmax::<V, M>(tile_start..tile_end);
+            let joins = self.softmax::<V, M>(tile_start..tile_end);
             let weights = Matrix { start: weights.start.add(first), ..weights };
-            weighted_values::<V, E, M>(weights, &runs[..run_count], head_dim, &corrections, output);
+            weighted_values::<V, E, M>(weights, &runs[..run_count], head_dim, &joins, output);
         }
     }
 
-    /// Turns the scores of `columns` into weights relative to the new maxima and returns what the old sums and outputs
-    /// have to be multiplied with (the sums already are).
+    /// Turns the scores of `columns` into weights relative to the block's own maxima, joins the sums, and returns how
+    /// the outputs are to be joined; `None` for a row that sees nothing of the block.
     #[inline(always)]
-    unsafe fn softmax<V: Vector, const M: usize>(&mut self, columns: Range<usize>) -> [f32; M] {
-        let mut corrections = [1.0; M];
-        for (row, correction) in corrections.iter_mut().enumerate() {
+    unsafe fn softmax<V: Vector, const M: usize>(&mut self, columns: Range<usize>) -> [Option<Join>; M] {
+        let mut joins = [None; M];
+        for (row, join) in joins.iter_mut().enumerate() {
             let visible = &self.visible[row];
             let scores = &mut self.scores[row * BLOCK_TOKENS..][..BLOCK_TOKENS];
             if visible.is_empty() {
@@ -139,7 +143,7 @@ impl<E: Element> RowGroup<'_, E> {
                 scores[columns.start..visible.start].fill(f32::NEG_INFINITY);
                 scores[visible.end..columns.end].fill(f32::NEG_INFINITY);
                 let scores = &mut scores[columns.clone()];
-                let mut maximum = V::splat(self.running.maxima[row]);
+                let mut maximum = V::splat(f32::NEG_INFINITY);
                 for chunk in scores.chunks_exact(V::LANES) {
                     maximum = V::load(chunk.as_ptr()).max(maximum);
                 }
@@ -153,10 +157,11 @@ impl<E: Element> RowGroup<'_, E> {
                 }
                 (maximum, sum.reduce_add())
             };
-            *correction = (self.running.maxima[row] - maximum).exp();
-            self.running.maxima[row] = maximum;
-            self.running.sums[row] = self.running.sums[row] * *correction + sum;
+            let factors = Join::new(self.running.maxima[row], maximum);
+            self.running.maxima[row] = factors.maximum;
+            self.running.sums[row] = factors.sum(self.running.sums[row], sum);
+            *join = Some(factors);
         }
-        corrections
+        joins
     }
 }

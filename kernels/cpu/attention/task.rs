@@ -6,19 +6,21 @@ use std::ops::Range;
 
 use super::{
     AttentionOptions,
+    join::{Join, JoinOutputs},
     plan::{RowShape, Task},
     row_group::{BLOCK_PAGES, BLOCK_TOKENS, Block, RowGroup, Running},
     tile::{Element, TILE_ROWS},
 };
-use crate::{Isa, PAGE_TOKENS, convert::widen_f16_bits, simd::dispatch_vector};
+use crate::{Isa, PAGE_TOKENS, Page, PageFormat, convert::widen_f16_bits, pages::widen_affine, simd::dispatch_vector};
 
-/// Up to so many query rows read f16 from the pages; above, the pages are widened once into scratch memory.
+/// Up to so many query rows read f16 from the pages; above, and where they are quantized, the pages are widened once into
+/// scratch memory.
 const DIRECT_ROWS: usize = 2 * TILE_ROWS;
 
 /// One row of the call, as tasks see it.
 pub(super) struct RowInput<'a> {
     pub(super) query: &'a [f32],
-    pub(super) pages: &'a [&'a [u16]],
+    pub(super) pages: &'a [Page<'a>],
     pub(super) shape: RowShape,
 }
 
@@ -50,23 +52,21 @@ impl<'a> Partial<'a> {
         self.outputs.fill(0.0);
     }
 
-    /// Adds what another part of the keys contributed.
-    pub(super) fn merge(&mut self, other: &Partial<'_>) {
+    /// Joins the next block's state, as [`run_block`] does when it goes on from this one.
+    pub(super) fn join(&mut self, isa: Isa, next: &Partial<'_>) {
         let head_dim = self.outputs.len() / self.maxima.len();
         for row in 0..self.maxima.len() {
-            // A part in which a query sees no key has nothing to add, and its maximum of -inf would make NaN.
-            if other.sums[row] == 0.0 {
+            // A block of which a query sees nothing has nothing to add, and its maximum of -inf would make NaN.
+            if next.sums[row] == 0.0 {
                 continue;
             }
-            let maximum = self.maxima[row].max(other.maxima[row]);
-            let (mine, theirs) = ((self.maxima[row] - maximum).exp(), (other.maxima[row] - maximum).exp());
-            self.maxima[row] = maximum;
-            self.sums[row] = self.sums[row] * mine + other.sums[row] * theirs;
+            let join = Join::new(self.maxima[row], next.maxima[row]);
+            self.maxima[row] = join.maximum;
+            self.sums[row] = join.sum(self.sums[row], next.sums[row]);
             let range = row * head_dim..(row + 1) * head_dim;
-            let others = &other.outputs[range.clone()];
-            for (output, other) in self.outputs[range].iter_mut().zip(others) {
-                *output = *output * mine + other * theirs;
-            }
+            let kernel = JoinOutputs { join, earlier: &mut self.outputs[range.clone()], later: &next.outputs[range] };
+            // The caller has sent the scalar level elsewhere.
+            let _ = dispatch_vector(isa, kernel);
         }
     }
 
@@ -113,57 +113,79 @@ pub(super) struct Scratch {
     widened: Vec<f32>,
 }
 
-/// Computes the softmax state of one task.
-pub(super) fn run(
+impl Scratch {
+    /// The task's queries, scaled, and room for scores.
+    pub(super) fn prepare(&mut self, options: &AttentionOptions<'_>, input: &RowInput<'_>, task: &Task) {
+        let (group, head_dim) = (options.group(), options.geometry.head_dim);
+        self.queries.clear();
+        for query in task.queries.clone() {
+            let start = (query * options.heads + task.kv_head * group) * head_dim;
+            self.queries.extend(input.query[start..start + group * head_dim].iter().map(|value| value * options.scale));
+        }
+        self.scores.resize(TILE_ROWS * BLOCK_TOKENS, 0.0);
+    }
+}
+
+/// The blocks of a range of keys, counted as in [`Task::keys`]. They end at multiples of [`BLOCK_TOKENS`] of the sequence's
+/// positions (as far as pages begin at multiples of theirs), whatever else is computed beside.
+pub(super) fn blocks(first_position: usize, keys: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let offset = first_position / PAGE_TOKENS * PAGE_TOKENS % BLOCK_TOKENS;
+    let mut start = keys.start;
+    std::iter::from_fn(move || {
+        let end = ((start + offset) / BLOCK_TOKENS + 1) * BLOCK_TOKENS - offset;
+        let block = start..end.min(keys.end);
+        start = end;
+        (!block.is_empty()).then_some(block)
+    })
+}
+
+/// Computes the softmax state of all queries of a task against one block of its keys and joins it to `partial`, cleared
+/// before if `is_first`. `scratch` was prepared for the task.
+pub(super) fn run_block(
     isa: Isa,
     options: &AttentionOptions<'_>,
     input: &RowInput<'_>,
-    task: &Task,
+    (task, tokens, is_first): (&Task, Range<usize>, bool),
     scratch: &mut Scratch,
     partial: &mut Partial<'_>,
 ) {
     let (geometry, group) = (options.geometry, options.group());
-    let head_dim = geometry.head_dim;
     let rows = task.queries.len() * group;
-    partial.clear();
-
-    scratch.queries.clear();
-    for query in task.queries.clone() {
-        let start = (query * options.heads + task.kv_head * group) * head_dim;
-        scratch.queries.extend(input.query[start..start + group * head_dim].iter().map(|value| value * options.scale));
+    if is_first {
+        partial.clear();
     }
-    scratch.scores.resize(TILE_ROWS * BLOCK_TOKENS, 0.0);
-
-    let page_elements = 2 * head_dim * PAGE_TOKENS;
-    let keys_start = geometry.keys_start(task.kv_head);
-    for start in task.keys.clone().step_by(BLOCK_TOKENS) {
-        let tokens = start..task.keys.end.min(start + BLOCK_TOKENS);
-        let pages = &input.pages[start / PAGE_TOKENS..tokens.end.div_ceil(PAGE_TOKENS)];
-        let heads = pages.iter().map(|page| &page[keys_start..keys_start + page_elements]);
-        let visible = |row: usize| {
-            let position = input.shape.start + task.queries.start + row / group;
-            let first = options.first_visible(position).saturating_sub(input.shape.first_position).max(tokens.start);
-            let end = (position + 1 - input.shape.first_position).min(tokens.end);
-            first.min(end).saturating_sub(start)..end.saturating_sub(start)
-        };
-        let mut state =
-            BlockRows { isa, options, rows, queries: &scratch.queries, scores: &mut scratch.scores, partial };
-        if rows <= DIRECT_ROWS {
-            let mut starts = [std::ptr::null::<u16>(); BLOCK_PAGES];
-            starts.iter_mut().zip(heads).for_each(|(start, page)| *start = page.as_ptr());
-            state.run(&starts[..pages.len()], &visible);
-        } else {
-            scratch.widened.resize(BLOCK_PAGES * page_elements, 0.0);
-            let mut starts = [std::ptr::null::<f32>(); BLOCK_PAGES];
-            for ((start, page), widened) in
-                starts.iter_mut().zip(heads).zip(scratch.widened.chunks_exact_mut(page_elements))
-            {
-                widen_f16_bits(isa, page, widened);
-                *start = widened.as_ptr();
-            }
-            state.run(&starts[..pages.len()], &visible);
+    let start = tokens.start;
+    let pages = &input.pages[start / PAGE_TOKENS..tokens.end.div_ceil(PAGE_TOKENS)];
+    let heads = pages.iter().map(|page| {
+        let elements = geometry.head_elements(page.format);
+        (page.format, &page.data[task.kv_head * elements..(task.kv_head + 1) * elements])
+    });
+    let visible = |row: usize| {
+        let position = input.shape.start + task.queries.start + row / group;
+        let first = options.first_visible(position).saturating_sub(input.shape.first_position).max(start);
+        let end = (position + 1 - input.shape.first_position).min(tokens.end);
+        first.min(end).saturating_sub(start)..end.saturating_sub(start)
+    };
+    let mut state = BlockRows { isa, options, rows, queries: &scratch.queries, scores: &mut scratch.scores, partial };
+    if rows <= DIRECT_ROWS && pages.iter().all(|page| page.format == PageFormat::F16) {
+        let mut starts = [std::ptr::null::<u16>(); BLOCK_PAGES];
+        starts.iter_mut().zip(heads).for_each(|(start, (_, head))| *start = head.as_ptr());
+        state.run(&starts[..pages.len()], &visible);
+        return;
+    }
+    let elements = 2 * geometry.head_dim * PAGE_TOKENS;
+    scratch.widened.resize(BLOCK_PAGES * elements, 0.0);
+    let mut starts = [std::ptr::null::<f32>(); BLOCK_PAGES];
+    for ((start, (format, head)), widened) in
+        starts.iter_mut().zip(heads).zip(scratch.widened.chunks_exact_mut(elements))
+    {
+        match format {
+            PageFormat::F16 => widen_f16_bits(isa, head, widened),
+            PageFormat::Affine(affine) => widen_affine(isa, geometry, affine, head, widened),
         }
+        *start = widened.as_ptr();
     }
+    state.run(&starts[..pages.len()], &visible);
 }
 
 /// All query rows of a task against one block, some rows at a time.

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use super::join::Join;
 use crate::simd::Vector;
 
 /// The most query rows of a tile: with two vectors of columns, 12 sums and their operands fill 16 registers.
@@ -158,8 +159,8 @@ pub(super) struct ValueRun<E> {
     pub(super) tokens: usize,
 }
 
-/// Adds the weighted values of a block: `output[m] = output[m] * corrections[m] + sum over t of weights[m, t] * values[t]`,
-/// the tokens of all runs counted on.
+/// Joins the weighted values of a block, `sum over t of weights[m, t] * values[t]`, with `output[m]`, the tokens of all runs
+/// counted on.
 ///
 /// # Safety
 /// `weights` holds `M` rows with one weight per token, `output` `M` rows of `head_dim`, a multiple of `V::LANES`; the
@@ -169,7 +170,7 @@ pub(super) unsafe fn weighted_values<V: Vector, E: Element, const M: usize>(
     weights: Matrix,
     runs: &[ValueRun<E>],
     head_dim: usize,
-    corrections: &[f32; M],
+    joins: &[Option<Join>; M],
     output: Matrix,
 ) {
     let mut dim = 0;
@@ -181,10 +182,10 @@ pub(super) unsafe fn weighted_values<V: Vector, E: Element, const M: usize>(
             let tile = tile_vectors::<V>(M);
             let vectors = if left >= tile { tile } else { left.min(2) };
             match vectors {
-                4 => value_tile::<V, E, M, 4>(weights, runs, head_dim, dim, corrections, target),
-                3 => value_tile::<V, E, M, 3>(weights, runs, head_dim, dim, corrections, target),
-                2 => value_tile::<V, E, M, 2>(weights, runs, head_dim, dim, corrections, target),
-                _ => value_tile::<V, E, M, 1>(weights, runs, head_dim, dim, corrections, target),
+                4 => value_tile::<V, E, M, 4>(weights, runs, head_dim, dim, joins, target),
+                3 => value_tile::<V, E, M, 3>(weights, runs, head_dim, dim, joins, target),
+                2 => value_tile::<V, E, M, 2>(weights, runs, head_dim, dim, joins, target),
+                _ => value_tile::<V, E, M, 1>(weights, runs, head_dim, dim, joins, target),
             }
             dim += vectors * V::LANES;
         }
@@ -197,18 +198,12 @@ unsafe fn value_tile<V: Vector, E: Element, const M: usize, const N: usize>(
     runs: &[ValueRun<E>],
     head_dim: usize,
     dim: usize,
-    corrections: &[f32; M],
+    joins: &[Option<Join>; M],
     output: Matrix,
 ) {
     // SAFETY: the caller's promise about the operands' shapes.
     unsafe {
         let mut sums = [[V::splat(0.0); N]; M];
-        for (row, sums) in sums.iter_mut().enumerate() {
-            let correction = V::splat(corrections[row]);
-            for (vector, sum) in sums.iter_mut().enumerate() {
-                *sum = V::load(output.start.add(row * output.stride + vector * V::LANES)).mul(correction);
-            }
-        }
         let mut index = 0;
         for run in runs {
             let mut values = run.values.add(dim);
@@ -219,8 +214,10 @@ unsafe fn value_tile<V: Vector, E: Element, const M: usize, const N: usize>(
             }
         }
         for (row, sums) in sums.into_iter().enumerate() {
+            let Some(join) = joins[row] else { continue };
             for (vector, sum) in sums.into_iter().enumerate() {
-                sum.store(output.start.add(row * output.stride + vector * V::LANES));
+                let target = output.start.add(row * output.stride + vector * V::LANES);
+                join.vectors(V::load(target), sum).store(target);
             }
         }
     }

@@ -12,7 +12,7 @@ pub(crate) struct Avx512;
 impl Simd for Avx512 {
     const LANES: usize = 16;
     /// `vpdpbusd` takes unsigned weights as they are.
-    const ZERO_POINT: f32 = 0.0;
+    const ZERO_POINT: i32 = 0;
     type Floats = __m512;
     type Ints = __m512i;
     type Bytes = __m512i;
@@ -71,6 +71,16 @@ impl Simd for Avx512 {
     unsafe fn ints_zero() -> __m512i {
         // SAFETY: as above.
         unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn splat_int(value: i32) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_set1_epi32(value) }
+    }
+    #[inline(always)]
+    unsafe fn add_ints(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_add_epi32(a, b) }
     }
     #[inline(always)]
     unsafe fn ints_to_floats(value: __m512i) -> __m512 {
@@ -186,10 +196,10 @@ impl Simd for Avx512 {
 }
 
 // 2 tiles x 6 rows of integer sums and as many float sums leave 8 of the 32 registers for operands; 2 x 12 float sums
-// likewise.
+// likewise. Streaming, 2 tiles x 4 rows have a sum per term each: 16.
 compile_kernels!(
     Avx512,
     crate::simd::F32x16,
     "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c",
-    tiles 2, rows 6, rows_f32 12
+    stream_tiles 2, tiles 2, rows 6, rows_f32 12
 );

@@ -8,9 +8,9 @@ use super::quantize::{GroupMeta, TERMS};
 #[derive(Debug, Default)]
 pub(crate) struct QuantizedActivations {
     pub(crate) group: usize,
-    /// `[rows, TERMS, in_features]`
+    /// `[rows, TERMS, in_features]`, for kernels of byte products.
     pub(crate) codes: Vec<i8>,
-    /// `[rows, in_features]`: both terms in one number.
+    /// `[rows, in_features]`: both terms in one number, for kernels of words.
     pub(crate) wide: Vec<i16>,
     /// `[rows, in_features / group]`
     pub(crate) meta: Vec<GroupMeta>,
@@ -18,13 +18,14 @@ pub(crate) struct QuantizedActivations {
 
 impl QuantizedActivations {
     /// Makes room without clearing what a longer product left.
-    pub(crate) fn reserve(&mut self, group: usize, rows: usize, in_features: usize) {
+    pub(crate) fn reserve(&mut self, group: usize, rows: usize, in_features: usize, is_wide: bool) {
         self.group = group;
-        if self.codes.len() < rows * TERMS * in_features {
+        if is_wide {
+            if self.wide.len() < rows * in_features {
+                self.wide.resize(rows * in_features, 0);
+            }
+        } else if self.codes.len() < rows * TERMS * in_features {
             self.codes.resize(rows * TERMS * in_features, 0);
-        }
-        if self.wide.len() < rows * in_features {
-            self.wide.resize(rows * in_features, 0);
         }
         if self.meta.len() < rows * in_features / group {
             self.meta.resize(rows * in_features / group, GroupMeta::default());

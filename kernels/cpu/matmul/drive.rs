@@ -1,22 +1,27 @@
 //! Cuts products into tasks and runs the kernels of one instruction set on them.
 #![allow(unsafe_code)]
 
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 use super::{
     buffers::QuantizedActivations,
-    kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast, code_offset, stream_offset},
-    layout::{BLOCK, ScaleKind, TileLayout},
+    decode::correction,
+    finish::Finish,
+    layout::{BLOCK, QUAD, ScaleKind, TileLayout},
     matrix::{DenseKind, Format},
+    panel::{PanelFast, UnpackFast},
     quantize::{GroupMeta, TERMS},
     simd::Kernels,
+    single::{PanelF32, UnpackF32},
+    stream::Stream,
 };
 use crate::{Activation, Context, Matrix, Precision};
 
-/// Up to this many rows the weights are used straight from memory; above, unpacking them into a panel first is cheaper.
-const STREAM_ROWS: usize = 8;
-/// Rows that one pass over a tile takes.
-const STREAM_BLOCK: usize = 2;
+/// Up to this many rows byte products use the weights straight from memory; above, unpacking them into a panel first is
+/// cheaper. Products of words always stream: taking four rows along costs less than storing words and reading them back.
+const STREAM_ROWS: usize = 16;
+/// The most rows that one pass over a tile takes.
+const STREAM_BLOCK: usize = 4;
 /// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache.
 const PANEL_COLUMNS: usize = 1024;
 /// Columns of a single-precision panel, likewise. A multiple of every group size.
@@ -135,34 +140,52 @@ unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: us
     let (rows, columns) = (region.rows, region.columns);
     let groups = columns / group;
     let mut quantized = context.buffers().take();
-    quantized.reserve(group, rows, columns);
-    let row_codes = TERMS * columns;
-    // Whole numbers are only read by streaming kernels.
-    let row_wide = if K::WIDE && rows <= STREAM_ROWS { columns } else { 0 };
-    let codes = quantized.codes[..rows * row_codes].chunks_mut(ROWS_PER_TASK * row_codes);
-    let meta = quantized.meta[..rows * groups].chunks_mut(ROWS_PER_TASK * groups);
-    let (wide, _) = quantized.wide.split_at_mut(rows * row_wide);
+    quantized.reserve(group, rows, columns, K::WIDE);
+    let (row_codes, row_wide) = if K::WIDE { (0, columns) } else { (TERMS * columns, 0) };
+    let mut codes = Lines::new(&mut quantized.codes, row_codes);
+    let mut wide = Lines::new(&mut quantized.wide, row_wide);
+    let parts = region.x.chunks(ROWS_PER_TASK * columns).zip(quantized.meta.chunks_mut(ROWS_PER_TASK * groups));
+    let parts = parts.map(|(x, meta)| {
+        let rows = x.len() / columns;
+        (x, codes.next(rows), wide.next(rows), meta)
+    });
     let row_by_row = |x: &[f32], codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]| {
-        let mut wide = wide.chunks_exact_mut(columns);
-        let rows = x.chunks_exact(columns).zip(codes.chunks_exact_mut(row_codes)).zip(meta.chunks_exact_mut(groups));
-        for ((x, codes), meta) in rows {
+        let (mut codes, mut wide) = (Lines::new(codes, row_codes), Lines::new(wide, row_wide));
+        for (x, meta) in x.chunks_exact(columns).zip(meta.chunks_exact_mut(groups)) {
             // SAFETY: the caller's promise.
-            unsafe { K::quantize(x, group, codes, wide.next().unwrap_or_default(), meta) };
+            unsafe { K::quantize(x, group, codes.next(1), wide.next(1), meta) };
         }
     };
-    let parts = region.x.chunks(ROWS_PER_TASK * columns).zip(codes).zip(meta);
     if rows <= ROWS_PER_TASK {
-        parts.for_each(|((x, codes), meta)| row_by_row(x, codes, wide, meta));
+        parts.for_each(|(x, codes, wide, meta)| row_by_row(x, codes, wide, meta));
     } else {
         // A lock per part hands each thread its own mutable pieces; none is ever contended.
         let parts: Vec<_> = parts.map(std::sync::Mutex::new).collect();
         context.pool().for_each(parts.len(), &|task| {
             let mut part = parts[task].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let ((x, codes), meta) = &mut *part;
-            row_by_row(x, codes, &mut [], meta);
+            let (x, codes, wide, meta) = &mut *part;
+            row_by_row(x, codes, wide, meta);
         });
     }
     quantized
+}
+
+/// Lines of a buffer, handed out from the front; lines may be empty.
+struct Lines<'a, T> {
+    rest: &'a mut [T],
+    width: usize,
+}
+
+impl<'a, T> Lines<'a, T> {
+    fn new(buffer: &'a mut [T], width: usize) -> Self {
+        Self { rest: buffer, width }
+    }
+
+    fn next(&mut self, count: usize) -> &'a mut [T] {
+        let (lines, rest) = std::mem::take(&mut self.rest).split_at_mut(count * self.width);
+        self.rest = rest;
+        lines
+    }
 }
 
 impl Region<'_> {
@@ -179,7 +202,9 @@ impl Region<'_> {
         // Every group size in use was quantized before the region began.
         self.quantized.iter().find(|quantized| quantized.group == group).map_or((&[], &[], &[]), |quantized| {
             let at = row * self.columns;
-            (&quantized.codes[TERMS * at..], &quantized.wide[at..], &quantized.meta[at / group..])
+            // One of the two kinds of codes is empty.
+            let (codes, wide) = (quantized.codes.get(TERMS * at..), quantized.wide.get(at..));
+            (codes.unwrap_or_default(), wide.unwrap_or_default(), &quantized.meta[at / group..])
         })
     }
 }
@@ -189,24 +214,24 @@ impl<'a> Plan<'a> {
         let (weight, gate) = (item.weight, item.gate);
         let matrices = || gate.map(|(gate, _)| gate).into_iter().chain([weight]);
         let integer = matrices().all(|matrix| region.integer_layout(matrix).is_some());
-        let stream = integer && region.rows <= STREAM_ROWS;
+        let stream = integer && (K::WIDE || region.rows <= STREAM_ROWS);
+        let row_bytes = region.columns * if integer { TERMS } else { 4 };
+        let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
+        // Equal blocks, so that the last one is no crumb.
+        let blocks = region.rows.div_ceil(most);
+        let row_block = region.rows.div_ceil(blocks).next_multiple_of(ROW_BLOCK_STEP).min(ROW_BLOCK_MAX);
         let tiles = weight.out_features().div_ceil(K::LANES);
-        let (units, units_per_task, row_block) = if stream {
+        let (units, units_per_task) = if stream {
             let bytes: usize = matrices().map(Matrix::bytes).sum();
             let (least, most) = STREAM_TASK_BYTES;
-            let task_bytes = (bytes / (threads * 12)).clamp(least, most);
-            (tiles, (task_bytes / (bytes / tiles).max(1)).max(1), region.rows)
+            let task_bytes = (bytes * blocks / (threads * 12)).clamp(least, most);
+            (tiles, (task_bytes / (bytes / tiles).max(1)).max(1))
         } else {
             let tiles_per_panel = if gate.is_some() { K::TILES / 2 } else { K::TILES };
             let panels = tiles.div_ceil(tiles_per_panel);
-            let row_bytes = region.columns * if integer { TERMS } else { 4 };
-            let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
-            // Equal blocks, so that the last one is no crumb.
-            let blocks = region.rows.div_ceil(most);
-            let row_block = region.rows.div_ceil(blocks).next_multiple_of(ROW_BLOCK_STEP).min(ROW_BLOCK_MAX);
             let products = row_block.min(region.rows) * K::TILES * K::LANES * region.columns;
             let fair = (panels * region.rows.div_ceil(row_block)).div_ceil(threads * 4);
-            (panels, PANEL_TASK_PRODUCTS.div_ceil(products).min(fair).max(1), row_block)
+            (panels, PANEL_TASK_PRODUCTS.div_ceil(products).min(fair).max(1))
         };
         let tasks = region.rows.div_ceil(row_block) * units.div_ceil(units_per_task);
         let target = Target(item.output.as_mut_ptr());
@@ -224,9 +249,7 @@ impl<'a> Plan<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             if self.stream {
-                for tile in units {
-                    self.stream_tile::<K>(region, tile);
-                }
+                self.stream_tiles::<K>(region, first_row..first_row + rows, units);
             } else {
                 let mut panel = MaybeUninit::<Panel>::uninit();
                 for unit in units {
@@ -236,24 +259,37 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// All rows against one tile (of both matrices, if gated).
-    unsafe fn stream_tile<K: Kernels>(&self, region: &Region<'_>, tile: usize) {
-        let mut sums = MaybeUninit::<[f32; STREAM_ROWS * 2 * MAX_LANES]>::uninit();
+    /// Some rows against some tiles (of both matrices, if gated).
+    unsafe fn stream_tiles<K: Kernels>(&self, region: &Region<'_>, rows: Range<usize>, tiles: Range<usize>) {
+        let mut sums = MaybeUninit::<[f32; ROW_BLOCK_MAX * 2 * MAX_LANES]>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
-        // SAFETY: the caller's promise; `sums` has room for all rows of a streaming product, gate beside up, and what is
-        // read of it was written by `stream_rows`.
+        let (first, count, lanes) = (rows.start, rows.len(), K::LANES);
+        // SAFETY: the caller's promise; `sums` has room for all rows of a streaming product against two tiles, and what
+        // is read of it was written by `stream_rows`.
         unsafe {
-            let stride = if let Some((gate, activation)) = self.gate {
-                let stride = 2 * K::LANES;
-                stream_rows::<K>(region, gate, tile, sums, stride);
-                stream_rows::<K>(region, self.weight, tile, sums.add(K::LANES), stride);
-                K::gate(activation, std::slice::from_raw_parts_mut(sums, region.rows * stride), stride);
-                stride
-            } else {
-                stream_rows::<K>(region, self.weight, tile, sums, K::LANES);
-                K::LANES
-            };
-            self.finish::<K>(0, region.rows, tile * K::LANES, sums, stride, K::LANES);
+            if let Some((gate, activation)) = self.gate {
+                for tile in tiles {
+                    let both = [(gate, tile), (self.weight, tile)];
+                    if K::STREAM_TILES == 2 && is_alike(region, gate, self.weight) {
+                        stream_rows::<K>(region, rows.clone(), &both, sums, 2 * lanes);
+                    } else {
+                        stream_rows::<K>(region, rows.clone(), &both[..1], sums, 2 * lanes);
+                        stream_rows::<K>(region, rows.clone(), &both[1..], sums.add(lanes), 2 * lanes);
+                    }
+                    K::gate(activation, std::slice::from_raw_parts_mut(sums, count * 2 * lanes), 2 * lanes);
+                    self.finish::<K>(first, count, tile * lanes, sums, 2 * lanes, lanes);
+                }
+                return;
+            }
+            let mut tile = tiles.start;
+            while tile < tiles.end {
+                let both = [(self.weight, tile), (self.weight, tile + 1)];
+                // With one row memory is the limit, and one stream is read faster than two.
+                let side_by_side = if count == 1 { 1 } else { K::STREAM_TILES.min(tiles.end - tile) };
+                stream_rows::<K>(region, rows.clone(), &both[..side_by_side], sums, side_by_side * lanes);
+                self.finish::<K>(first, count, tile * lanes, sums, side_by_side * lanes, side_by_side * lanes);
+                tile += side_by_side;
+            }
         }
     }
 
@@ -324,64 +360,73 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Calls a kernel with the width of the codes as a constant.
+/// Calls a kernel with the width of the codes as a constant, and after it any further constants.
 macro_rules! with_bits {
-    ($bits:expr, $kernel:ident :: $name:ident ( $($argument:expr),* )) => {
+    ($bits:expr, $kernel:ident :: $name:ident ( $($argument:expr),* ) $(; $constant:tt)?) => {
         match $bits {
-            2 => $kernel::$name::<2>($($argument),*),
-            3 => $kernel::$name::<3>($($argument),*),
-            4 => $kernel::$name::<4>($($argument),*),
-            5 => $kernel::$name::<5>($($argument),*),
-            6 => $kernel::$name::<6>($($argument),*),
-            _ => $kernel::$name::<8>($($argument),*),
+            2 => $kernel::$name::<2 $(, $constant)?>($($argument),*),
+            3 => $kernel::$name::<3 $(, $constant)?>($($argument),*),
+            4 => $kernel::$name::<4 $(, $constant)?>($($argument),*),
+            5 => $kernel::$name::<5 $(, $constant)?>($($argument),*),
+            6 => $kernel::$name::<6 $(, $constant)?>($($argument),*),
+            _ => $kernel::$name::<8 $(, $constant)?>($($argument),*),
         }
     };
 }
 
-/// All rows of the region against tile `tile`: `lanes` sums per row, rows `stride` apart.
-unsafe fn stream_rows<K: Kernels>(region: &Region<'_>, matrix: &Matrix, tile: usize, out: *mut f32, stride: usize) {
-    let Some(layout) = region.integer_layout(matrix) else { return };
-    let mut row = 0;
-    while row < region.rows {
-        let count = STREAM_BLOCK.min(region.rows - row);
+/// Some rows of the region against one tile, or two that are alike: `lanes` sums per row and tile, rows `stride` apart.
+unsafe fn stream_rows<K: Kernels>(
+    region: &Region<'_>,
+    rows: Range<usize>,
+    tiles: &[(&Matrix, usize)],
+    out: *mut f32,
+    stride: usize,
+) {
+    let Some(layout) = tiles.first().and_then(|(matrix, _)| region.integer_layout(matrix)) else { return };
+    let mut starts = [std::ptr::null(); 2];
+    for (start, (matrix, tile)) in starts.iter_mut().zip(tiles) {
+        *start = matrix.data()[tile * layout.tile_bytes()..].as_ptr();
+    }
+    // Two tiles of one matrix are followed by the next two, tiles of different matrices each by its neighbour.
+    let same = tiles.iter().skip(1).filter(|(matrix, _)| std::ptr::eq(*matrix, tiles[0].0)).count();
+    let gap = same * layout.tile_bytes();
+    let passes = rows.len().div_ceil(STREAM_BLOCK);
+    let mut row = rows.start;
+    for pass in 0..passes {
+        // Passes of even size: 5 rows are 3 and 2, not 4 and 1.
+        let count = (rows.end - row).div_ceil(passes - pass);
         let (codes, wide, meta) = region.quantized(layout.group, row);
         let arguments = Stream {
-            tile: matrix.data()[tile * layout.tile_bytes()..].as_ptr(),
+            tiles: starts,
+            tile_bytes: layout.tile_bytes(),
+            gap,
             groups: layout.groups,
             blocks_per_group: layout.group / BLOCK,
             scale_kind: layout.scale_kind,
             affine: !layout.symmetric,
-            offset: stream_offset::<K>(layout.bits, layout.center(), layout.symmetric),
+            correction: correction::<K>(layout.bits, layout.symmetric),
             codes: codes.as_ptr(),
             wide: wide.as_ptr(),
             columns: region.columns,
             meta: meta.as_ptr(),
-            out: out.wrapping_add(row * stride),
+            out: out.wrapping_add((row - rows.start) * stride),
             out_stride: stride,
         };
-        // SAFETY: the tile lies within the matrix; the quantized activations hold `count` rows from `row` on, and so
+        // SAFETY: the tiles lie within their matrices; the quantized activations hold `count` rows from `row` on, and so
         // does `out`.
         unsafe {
-            match count {
-                1 => stream_bits::<K, 1>(layout.bits, &arguments),
-                _ => stream_bits::<K, STREAM_BLOCK>(layout.bits, &arguments),
+            match (tiles.len(), count) {
+                (2, 1) => with_bits!(layout.bits, K::stream(&arguments); 1),
+                (2, 2) => with_bits!(layout.bits, K::stream(&arguments); 2),
+                (2, 3) => with_bits!(layout.bits, K::stream(&arguments); 3),
+                (2, _) => with_bits!(layout.bits, K::stream(&arguments); { STREAM_BLOCK }),
+                (_, 1) => with_bits!(layout.bits, K::stream_one(&arguments); 1),
+                (_, 2) => with_bits!(layout.bits, K::stream_one(&arguments); 2),
+                (_, 3) => with_bits!(layout.bits, K::stream_one(&arguments); 3),
+                _ => with_bits!(layout.bits, K::stream_one(&arguments); { STREAM_BLOCK }),
             }
         }
         row += count;
-    }
-}
-
-unsafe fn stream_bits<K: Kernels, const ROWS: usize>(bits: usize, arguments: &Stream) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match bits {
-            2 => K::stream::<2, ROWS>(arguments),
-            3 => K::stream::<3, ROWS>(arguments),
-            4 => K::stream::<4, ROWS>(arguments),
-            5 => K::stream::<5, ROWS>(arguments),
-            6 => K::stream::<6, ROWS>(arguments),
-            _ => K::stream::<8, ROWS>(arguments),
-        }
     }
 }
 
@@ -404,6 +449,11 @@ struct Panel {
 
 // The single-precision panel uses the memory of the codes.
 const _: () = assert!(PANEL_COLUMNS_F32 * 4 <= PANEL_COLUMNS);
+
+/// Whether tiles of two matrices can be streamed side by side.
+fn is_alike(region: &Region<'_>, a: &Matrix, b: &Matrix) -> bool {
+    region.integer_layout(a).is_some() && region.integer_layout(a) == region.integer_layout(b)
+}
 
 /// Whether two matrices can stand in one panel.
 fn one_pass(region: &Region<'_>, a: &Matrix, b: &Matrix) -> bool {
@@ -442,9 +492,8 @@ unsafe fn pass_fast<K: Kernels>(
     first_row: usize,
     rows: usize,
 ) {
-    let vector = layout.vector();
     let blocks_per_group = layout.group / BLOCK;
-    let groups_at_once = PANEL_COLUMNS / layout.group;
+    let (vector, groups_at_once) = (layout.vector(), PANEL_COLUMNS / layout.group);
     // SAFETY: the panel has room for `groups_at_once` groups of `MAX_WIDTH` rows, all of which are written before the
     // product reads them; tiles, activations and output are within bounds as in `stream_rows`.
     unsafe {
@@ -472,7 +521,7 @@ unsafe fn pass_fast<K: Kernels>(
                     };
                     with_bits!(layout.bits, K::unpack_fast(&arguments));
                 } else {
-                    for quad in 0..groups * layout.group / 4 {
+                    for quad in 0..groups * layout.group / QUAD {
                         weights.add((quad * K::TILES + slot) * vector).write_bytes(0, vector);
                     }
                     for group in 0..groups {
@@ -481,25 +530,25 @@ unsafe fn pass_fast<K: Kernels>(
                     }
                 }
             }
-            let (codes, _, meta) = region.quantized(layout.group, first_row);
             let mut row = 0;
             while row < rows {
+                let (codes, _, meta) = region.quantized(layout.group, first_row + row);
                 let arguments = PanelFast {
                     weights,
                     scales,
                     biases,
                     affine: !layout.symmetric,
-                    offset: code_offset::<K>(layout.bits, layout.center(), layout.symmetric),
+                    correction: correction::<K>(layout.bits, layout.symmetric),
                     groups,
                     blocks_per_group,
-                    codes: codes[row * TERMS * region.columns + group * layout.group..].as_ptr(),
+                    codes: codes[group * layout.group..].as_ptr(),
                     columns: region.columns,
-                    meta: meta[row * layout.groups + group..].as_ptr(),
+                    meta: meta[group..].as_ptr(),
                     meta_stride: layout.groups,
                     out: out.add(row * K::TILES * K::LANES),
                 };
-                // Unpacked codes of up to four bits are all alike.
                 row += match layout.bits {
+                    // Unpacked codes of up to four bits are all alike.
                     2..=4 => K::panel_fast::<4>(&arguments, rows - row),
                     5 => K::panel_fast::<5>(&arguments, rows - row),
                     6 => K::panel_fast::<6>(&arguments, rows - row),

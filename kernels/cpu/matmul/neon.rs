@@ -21,7 +21,7 @@ macro_rules! common {
     () => {
         const LANES: usize = 4;
         /// The byte products multiply signed with signed.
-        const ZERO_POINT: f32 = 128.0;
+        const ZERO_POINT: i32 = 128;
         type Floats = float32x4_t;
         type Ints = int32x4_t;
         type Bytes = uint8x16_t;
@@ -87,6 +87,16 @@ macro_rules! common {
         unsafe fn ints_zero() -> int32x4_t {
             // SAFETY: as above.
             unsafe { vdupq_n_s32(0) }
+        }
+        #[inline(always)]
+        unsafe fn splat_int(value: i32) -> int32x4_t {
+            // SAFETY: as above.
+            unsafe { vdupq_n_s32(value) }
+        }
+        #[inline(always)]
+        unsafe fn add_ints(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+            // SAFETY: as above.
+            unsafe { vaddq_s32(a, b) }
         }
         #[inline(always)]
         unsafe fn ints_to_floats(value: int32x4_t) -> float32x4_t {
@@ -235,6 +245,6 @@ impl Simd for NeonDotprod {
 }
 
 // 4 tiles x 2 rows of integer sums and as many float sums leave 16 of the 32 registers for operands; 4 x 5 float sums
-// leave 12.
-compile_kernels!(Neon, crate::simd::F32x4, "neon", tiles 4, rows 2, rows_f32 5);
-compile_kernels!(NeonDotprod, crate::simd::F32x4, "neon,dotprod", tiles 4, rows 2, rows_f32 5);
+// leave 12. Streaming, 2 tiles x 4 rows have a sum per term each: 16.
+compile_kernels!(Neon, crate::simd::F32x4, "neon", stream_tiles 2, tiles 4, rows 2, rows_f32 5);
+compile_kernels!(NeonDotprod, crate::simd::F32x4, "neon,dotprod", stream_tiles 2, tiles 4, rows 2, rows_f32 5);

@@ -21,49 +21,76 @@ const LARGEST_CODE: f32 = 127.0 * 255.0 + 127.0;
 pub(crate) struct GroupMeta {
     /// Activation = `scale * code`.
     pub(crate) scale: f32,
-    /// Sum of the codes: an integer below 2^24, so exact.
-    pub(crate) sum: f32,
-    /// `scale * sum`: what a weight's bias is multiplied with.
+    /// `scale * sum`, `sum` being that of the codes, below 2^24 and so exact: what a weight's bias is multiplied with.
     pub(crate) scaled_sum: f32,
+    /// The sum of the codes.
+    pub(crate) code_sum: i32,
 }
 
-/// Quantizes a row: `scale = max |x| * (1/32512)`, `code = round(x / scale)` to nearest, ties to even. The codes' digits
-/// go to `codes` (`[TERMS, columns]`), the codes themselves to `wide` unless that is empty. A group with a NaN or an
-/// infinity gets a scale that is one, so that the product shows it.
+/// Quantizes a row into digits: `scale = max |x| * (1/32512)`, `code = round(x / scale)` to nearest, ties to even. The
+/// codes' digits go to `codes` (`[TERMS, columns]`). A group with a NaN or an infinity gets a scale that is one, so that
+/// the product shows it.
 #[inline(always)]
-pub(crate) fn quantize_row(x: &[f32], group: usize, codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]) {
+pub(crate) fn quantize_terms(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [GroupMeta]) {
     match group {
-        32 => quantize_groups::<32>(x, codes, wide, meta),
-        64 => quantize_groups::<64>(x, codes, wide, meta),
-        _ => quantize_groups::<128>(x, codes, wide, meta),
+        32 => terms_of_groups::<32>(x, codes, meta),
+        64 => terms_of_groups::<64>(x, codes, meta),
+        _ => terms_of_groups::<128>(x, codes, meta),
     }
 }
 
+/// [`quantize_terms`] with codes whole, each quad's in the order 0, 2, 1, 3 as [`super::simd::Simd::dot_words`] takes them.
 #[inline(always)]
-fn quantize_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]) {
+pub(crate) fn quantize_words(x: &[f32], group: usize, words: &mut [i16], meta: &mut [GroupMeta]) {
+    match group {
+        32 => words_of_groups::<32>(x, words, meta),
+        64 => words_of_groups::<64>(x, words, meta),
+        _ => words_of_groups::<128>(x, words, meta),
+    }
+}
+
+// Loops over arrays of fixed size, so that the compiler makes vector code of them where this is inlined. (Not `map`: that
+// is not always inlined, and then not compiled for the instruction set of the caller.)
+
+#[inline(always)]
+fn terms_of_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], meta: &mut [GroupMeta]) {
+    const BASE: i32 = TERM_WEIGHTS[0];
     let (first, second) = codes.split_at_mut(x.len());
     let digits = first.as_chunks_mut::<GROUP>().0.iter_mut().zip(second.as_chunks_mut::<GROUP>().0);
-    let mut wide = wide.as_chunks_mut::<GROUP>().0.iter_mut();
     for ((x, (first, second)), meta) in x.as_chunks::<GROUP>().0.iter().zip(digits).zip(meta) {
-        quantize_group(x, first, second, wide.next(), meta);
+        let mut all = [0i32; GROUP];
+        quantize_group(x, &mut all, meta);
+        for (index, &code) in all.iter().enumerate() {
+            // 255 is odd, so a code is never half-way between two multiples of it: any rounding finds the same digit.
+            let digit = rounded((code as f32) * (1.0 / BASE as f32) + ROUND);
+            first[index] = digit as i8;
+            second[index] = code.wrapping_sub(digit.wrapping_mul(BASE)) as i8;
+        }
     }
+}
+
+#[inline(always)]
+fn words_of_groups<const GROUP: usize>(x: &[f32], words: &mut [i16], meta: &mut [GroupMeta]) {
+    for ((x, words), meta) in x.as_chunks::<GROUP>().0.iter().zip(words.as_chunks_mut::<GROUP>().0).zip(meta) {
+        let mut all = [0i32; GROUP];
+        quantize_group(x, &mut all, meta);
+        for (words, codes) in words.as_chunks_mut::<4>().0.iter_mut().zip(all.as_chunks::<4>().0) {
+            *words = [codes[0] as i16, codes[2] as i16, codes[1] as i16, codes[3] as i16];
+        }
+    }
+}
+
+/// Adding 1.5 * 2^23 rounds to an integer (ties to even) and leaves it in the low bits.
+const ROUND: f32 = 12_582_912.0;
+
+#[inline(always)]
+fn rounded(shifted: f32) -> i32 {
+    (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32)
 }
 
 /// Quantizes one group.
-///
-/// Loops over arrays of fixed size, so that the compiler makes vector code of them where this is inlined. (Not `map`:
-/// that is not always inlined, and then not compiled for the instruction set of the caller.)
 #[inline(always)]
-fn quantize_group<const GROUP: usize>(
-    x: &[f32; GROUP],
-    first: &mut [i8; GROUP],
-    second: &mut [i8; GROUP],
-    wide: Option<&mut [i16; GROUP]>,
-    meta: &mut GroupMeta,
-) {
-    // Adding 1.5 * 2^23 rounds to an integer (ties to even) and leaves it in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    const BASE: i32 = TERM_WEIGHTS[0];
+fn quantize_group<const GROUP: usize>(x: &[f32; GROUP], codes: &mut [i32; GROUP], meta: &mut GroupMeta) {
     // Magnitudes order like their bit patterns; NaN is above all.
     let mut largest = 0u32;
     for value in x {
@@ -72,27 +99,12 @@ fn quantize_group<const GROUP: usize>(
     let largest = f32::from_bits(largest);
     let inverse = if largest > 0.0 { LARGEST_CODE / largest } else { 0.0 };
     let scale = largest * (1.0 / LARGEST_CODE);
-    let mut sum = 0i32;
-    let mut all = [0i32; GROUP];
-    for (index, code) in all.iter_mut().enumerate() {
-        *code = rounded(x[index] * inverse + ROUND);
-        // 255 is odd, so a code is never half-way between two multiples of it: any rounding finds the same digit.
-        let digit = rounded((*code as f32) * (1.0 / BASE as f32) + ROUND);
-        first[index] = digit as i8;
-        second[index] = (*code).wrapping_sub(digit.wrapping_mul(BASE)) as i8;
-        sum = sum.wrapping_add(*code);
+    let mut code_sum = 0i32;
+    for (x, code) in x.iter().zip(codes) {
+        *code = rounded(x * inverse + ROUND);
+        code_sum = code_sum.wrapping_add(*code);
     }
-    if let Some(wide) = wide {
-        for (wide, code) in wide.iter_mut().zip(all) {
-            *wide = code as i16;
-        }
-    }
-    *meta = GroupMeta { scale, sum: sum as f32, scaled_sum: scale * sum as f32 };
-
-    #[inline(always)]
-    fn rounded(shifted: f32) -> i32 {
-        (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32)
-    }
+    *meta = GroupMeta { scale, scaled_sum: scale * code_sum as f32, code_sum };
 }
 
 #[cfg(test)]
@@ -104,14 +116,29 @@ mod tests {
         let mut x = [0.0f32; 64];
         (x[0], x[1], x[2], x[3], x[4]) = (-32512.0, 2.5, 3.5, 32511.4, -128.0);
         x[32] = 1e-3;
-        let (mut codes, mut wide, mut meta) = ([0; 128], [0; 64], [GroupMeta::default(); 2]);
-        quantize_row(&x, 32, &mut codes, &mut wide, &mut meta);
-        assert_eq!(wide[..5], [-32512, 2, 4, 32511, -128]);
+        let (mut codes, mut meta) = ([0; 128], [GroupMeta::default(); 2]);
+        quantize_terms(&x, 32, &mut codes, &mut meta);
         assert_eq!(codes[..5], [-127, 0, 0, 127, -1]);
         assert_eq!(codes[64..69], [-127, 2, 4, 126, 127]);
-        let sum = -32512.0 + 2.0 + 4.0 + 32511.0 - 128.0;
-        assert_eq!(meta[0], GroupMeta { scale: 1.0, sum, scaled_sum: sum });
-        assert_eq!((codes[32], codes[96], meta[1].sum), (127, 127, 32512.0));
+        let code_sum = -32512 + 2 + 4 + 32511 - 128;
+        assert_eq!(meta[0], GroupMeta { scale: 1.0, scaled_sum: code_sum as f32, code_sum });
+        assert_eq!((codes[32], codes[96], meta[1].code_sum), (127, 127, 32512));
+    }
+
+    #[test]
+    fn whole_codes_are_those_of_the_digits_with_the_middle_of_each_quad_swapped() {
+        let x: [f32; 128] = std::array::from_fn(|i| (i as f32 * 0.7).sin() * if i % 7 == 0 { 30.0 } else { 1.0 });
+        for group in [32, 64, 128] {
+            let (mut codes, mut meta) = ([0; 256], [GroupMeta::default(); 4]);
+            quantize_terms(&x, group, &mut codes, &mut meta);
+            let (mut words, mut word_meta) = ([0; 128], [GroupMeta::default(); 4]);
+            quantize_words(&x, group, &mut words, &mut word_meta);
+            assert_eq!(meta, word_meta);
+            for (place, word) in words.into_iter().enumerate() {
+                let column = place / 4 * 4 + [0, 2, 1, 3][place % 4];
+                assert_eq!(i32::from(word), i32::from(codes[column]) * 255 + i32::from(codes[128 + column]));
+            }
+        }
     }
 
     #[test]
@@ -120,7 +147,7 @@ mod tests {
             let mut x: [f32; 32] = std::array::from_fn(|i| (start + i as i32).min(32512) as f32);
             x[31] = 32512.0;
             let (mut codes, mut meta) = ([0; 64], [GroupMeta::default(); 1]);
-            quantize_row(&x, 32, &mut codes, &mut [], &mut meta);
+            quantize_terms(&x, 32, &mut codes, &mut meta);
             for (index, x) in x.iter().enumerate() {
                 let (first, second) = (i32::from(codes[index]), i32::from(codes[32 + index]));
                 assert_eq!((255 * first + second) as f32, *x);
@@ -133,7 +160,7 @@ mod tests {
     fn two_terms_hold_an_activation_to_fifteen_bits() {
         let x: [f32; 64] = std::array::from_fn(|i| ((i * 37 % 64) as f32 - 31.7) * if i == 5 { 900.0 } else { 1.3 });
         let (mut codes, mut meta) = ([0; 128], [GroupMeta::default(); 2]);
-        quantize_row(&x, 32, &mut codes, &mut [], &mut meta);
+        quantize_terms(&x, 32, &mut codes, &mut meta);
         for (i, x) in x.iter().enumerate() {
             let scale = meta[i / 32].scale;
             let held = (f32::from(codes[i]) * 255.0 + f32::from(codes[64 + i])) * scale;
@@ -146,8 +173,8 @@ mod tests {
         let mut x = [0.0f32; 64];
         x[40] = f32::NAN;
         let (mut codes, mut meta) = ([1; 128], [GroupMeta::default(); 2]);
-        quantize_row(&x, 32, &mut codes, &mut [], &mut meta);
-        assert_eq!((codes[0], meta[0].scale, meta[0].sum), (0, 0.0, 0.0));
+        quantize_terms(&x, 32, &mut codes, &mut meta);
+        assert_eq!((codes[0], meta[0].scale, meta[0].code_sum), (0, 0.0, 0));
         assert!(meta[1].scale.is_nan());
     }
 }

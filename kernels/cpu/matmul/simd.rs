@@ -2,8 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::{
-    kernel::{Finish, PanelF32, PanelFast, Stream, UnpackF32, UnpackFast},
+    finish::Finish,
+    panel::{PanelFast, UnpackFast},
     quantize::GroupMeta,
+    single::{PanelF32, UnpackF32},
+    stream::Stream,
 };
 use crate::Activation;
 
@@ -16,9 +19,9 @@ pub(crate) trait Simd: Copy + 'static {
     /// 32-bit lanes of a vector, which is the height of a tile.
     const LANES: usize;
     /// What [`Simd::dot`] subtracts from 8-bit codes: 128 where the instruction wants signed weights.
-    const ZERO_POINT: f32;
-    /// Whether 8-bit codes are streamed against 16-bit activations ([`Simd::dot_wide`]): where byte products would
-    /// overflow 16 bits and need a fix-up each.
+    const ZERO_POINT: i32;
+    /// Whether codes are multiplied as 16-bit words with whole activations ([`Simd::dot_words`]): where byte products
+    /// have 16-bit sums, which must be emptied all the time, and nothing is lost by the wider ones.
     const WIDE: bool = false;
 
     type Floats: Copy;
@@ -39,6 +42,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_bf16(from: *const u8) -> Self::Floats;
 
     unsafe fn ints_zero() -> Self::Ints;
+    unsafe fn splat_int(value: i32) -> Self::Ints;
+    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn ints_to_floats(value: Self::Ints) -> Self::Floats;
 
     unsafe fn load_bytes(from: *const u8) -> Self::Bytes;
@@ -70,14 +75,18 @@ pub(crate) trait Simd: Copy + 'static {
     ) -> Self::Partial;
     /// Adds the partial sums of term `term`, times [`super::quantize::TERM_WEIGHTS`] of it, to the full ones.
     unsafe fn flush(sum: Self::Ints, partial: Self::Partial, term: usize) -> Self::Ints;
-    /// Adds the products of a quad of 8-bit codes at `weights` and four 16-bit activations to two vectors of sums.
-    /// Called only where [`Simd::WIDE`].
-    unsafe fn dot_wide(sums: [Self::Ints; 2], _weights: *const u8, _activations: *const i16) -> [Self::Ints; 2] {
-        sums
+    /// `value` in every 16 bits. This and what follows is called only where [`Simd::WIDE`].
+    unsafe fn splat_word(_value: u16) -> Self::Bytes {
+        // SAFETY: the caller's promise.
+        unsafe { Self::splat_byte(0) }
     }
-    /// What two vectors of sums come to, lane by lane.
-    unsafe fn join_wide(sums: [Self::Ints; 2]) -> Self::Ints {
-        sums[0]
+    /// Shifts 16-bit words right by `count` (0 to 15; a constant after inlining).
+    unsafe fn shift_word_right(value: Self::Bytes, _count: usize) -> Self::Bytes {
+        value
+    }
+    /// Adds the products of two 16-bit codes and two 16-bit activations in each lane.
+    unsafe fn dot_words(sum: Self::Ints, _codes: Self::Bytes, _activations: Self::Bytes) -> Self::Ints {
+        sum
     }
     /// Asks for the cache line at `at`, which need not be valid.
     unsafe fn prefetch(at: *const u8);
@@ -87,12 +96,17 @@ pub(crate) trait Simd: Copy + 'static {
 ///
 /// # Safety
 /// Every function must only be called where the instruction set is available; the pointers in the arguments must be
-/// valid for what the kernel of the same name in [`super::kernel`] reads and writes.
+/// valid for what the kernel of the same name reads and writes.
 pub(crate) trait Kernels: Simd {
     /// Tiles of a panel.
     const TILES: usize;
+    /// Tiles that are streamed side by side: 1 or 2.
+    const STREAM_TILES: usize;
 
+    /// `ROWS` rows against [`Kernels::STREAM_TILES`] tiles.
     unsafe fn stream<const BITS: usize, const ROWS: usize>(arguments: &Stream);
+    /// `ROWS` rows against one tile.
+    unsafe fn stream_one<const BITS: usize, const ROWS: usize>(arguments: &Stream);
     unsafe fn unpack_fast<const BITS: usize>(arguments: &UnpackFast);
     unsafe fn unpack_affine_f32<const BITS: usize>(arguments: &UnpackF32);
     unsafe fn unpack_dense_f32(arguments: &UnpackF32);
@@ -100,49 +114,57 @@ pub(crate) trait Kernels: Simd {
     unsafe fn panel_fast<const BITS: usize>(arguments: &PanelFast, rows: usize) -> usize;
     /// Likewise in single precision.
     unsafe fn panel_f32(arguments: &PanelF32, rows: usize) -> usize;
+    /// Quantizes a row into `wide` where [`Simd::WIDE`], into `codes` elsewhere.
     unsafe fn quantize(x: &[f32], group: usize, codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]);
     /// In each of the rows of `width` sums, the first half becomes `activation(first half) * second half`.
     unsafe fn gate(activation: Activation, rows: &mut [f32], width: usize);
     unsafe fn finish(arguments: &Finish<'_>);
 }
 
-/// Compiles the generic kernels for one instruction set: its target features, the tiles of a panel, and the rows of the
-/// integer and the single-precision register blocks.
+/// Compiles the generic kernels for one instruction set: its target features, the tiles that are streamed side by side,
+/// the tiles of a panel, and the rows of the integer and the single-precision register blocks.
 macro_rules! compile_kernels {
-    ($set:ty, $vector:ty, $features:literal, tiles $tiles:literal, rows $rows:literal, rows_f32 $rows_f32:literal) => {
+    (
+        $set:ty, $vector:ty, $features:literal, stream_tiles $stream_tiles:literal, tiles $tiles:literal,
+        rows $rows:literal, rows_f32 $rows_f32:literal
+    ) => {
         impl crate::matmul::simd::Kernels for $set {
             const TILES: usize = $tiles;
+            const STREAM_TILES: usize = $stream_tiles;
 
             #[target_feature(enable = $features)]
-            unsafe fn stream<const BITS: usize, const ROWS: usize>(arguments: &crate::matmul::kernel::Stream) {
+            unsafe fn stream<const BITS: usize, const ROWS: usize>(arguments: &crate::matmul::stream::Stream) {
                 // SAFETY: the caller's promise, here and below.
-                unsafe { crate::matmul::kernel::stream::<Self, BITS, ROWS>(arguments) }
+                unsafe { crate::matmul::stream::stream::<Self, BITS, $stream_tiles, ROWS>(arguments) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn unpack_fast<const BITS: usize>(arguments: &crate::matmul::kernel::UnpackFast) {
+            unsafe fn stream_one<const BITS: usize, const ROWS: usize>(arguments: &crate::matmul::stream::Stream) {
                 // SAFETY: as above.
-                unsafe { crate::matmul::kernel::unpack_fast::<Self, BITS>(arguments) }
+                unsafe { crate::matmul::stream::stream::<Self, BITS, 1, ROWS>(arguments) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn unpack_affine_f32<const BITS: usize>(arguments: &crate::matmul::kernel::UnpackF32) {
+            unsafe fn unpack_fast<const BITS: usize>(arguments: &crate::matmul::panel::UnpackFast) {
                 // SAFETY: as above.
-                unsafe { crate::matmul::kernel::unpack_affine_f32::<Self, BITS>(arguments) }
+                unsafe { crate::matmul::panel::unpack_fast::<Self, BITS>(arguments) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn unpack_dense_f32(arguments: &crate::matmul::kernel::UnpackF32) {
+            unsafe fn unpack_affine_f32<const BITS: usize>(arguments: &crate::matmul::single::UnpackF32) {
                 // SAFETY: as above.
-                unsafe { crate::matmul::kernel::unpack_dense_f32::<Self>(arguments) }
+                unsafe { crate::matmul::single::unpack_affine_f32::<Self, BITS>(arguments) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn panel_fast<const BITS: usize>(
-                arguments: &crate::matmul::kernel::PanelFast,
-                rows: usize,
-            ) -> usize {
-                use crate::matmul::kernel::panel_fast;
+            unsafe fn unpack_dense_f32(arguments: &crate::matmul::single::UnpackF32) {
+                // SAFETY: as above.
+                unsafe { crate::matmul::single::unpack_dense_f32::<Self>(arguments) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn panel_fast<const BITS: usize>(arguments: &crate::matmul::panel::PanelFast, rows: usize) -> usize {
+                use crate::matmul::panel::panel_fast;
                 // SAFETY: as above.
                 unsafe {
                     if rows >= $rows {
@@ -159,8 +181,8 @@ macro_rules! compile_kernels {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn panel_f32(arguments: &crate::matmul::kernel::PanelF32, rows: usize) -> usize {
-                use crate::matmul::kernel::panel_f32;
+            unsafe fn panel_f32(arguments: &crate::matmul::single::PanelF32, rows: usize) -> usize {
+                use crate::matmul::single::panel_f32;
                 // SAFETY: as above.
                 unsafe {
                     if rows >= $rows_f32 {
@@ -187,7 +209,15 @@ macro_rules! compile_kernels {
                 wide: &mut [i16],
                 meta: &mut [crate::matmul::quantize::GroupMeta],
             ) {
-                crate::matmul::quantize::quantize_row(x, group, codes, wide, meta);
+                use crate::matmul::{
+                    quantize::{quantize_terms, quantize_words},
+                    simd::Simd,
+                };
+                if <Self as Simd>::WIDE {
+                    quantize_words(x, group, wide, meta);
+                } else {
+                    quantize_terms(x, group, codes, meta);
+                }
             }
 
             #[target_feature(enable = $features)]
@@ -200,9 +230,9 @@ macro_rules! compile_kernels {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn finish(arguments: &crate::matmul::kernel::Finish<'_>) {
+            unsafe fn finish(arguments: &crate::matmul::finish::Finish<'_>) {
                 // SAFETY: as above.
-                unsafe { crate::matmul::kernel::finish::<Self>(arguments) }
+                unsafe { crate::matmul::finish::finish::<Self>(arguments) }
             }
         }
     };

@@ -1,5 +1,7 @@
 //! Every instruction set against double precision (exact path) and against the scalar integer path (fast path).
 
+use std::ops::Range;
+
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{matrix::packed_code, scalar, *};
@@ -130,7 +132,7 @@ fn compare(what: &str, got: &[f32], expected: &[f64], magnitudes: &[f64]) {
 
 /// Shapes that meet every tail: outputs around the tile heights, several groups, rows around each register block.
 const SHAPES: [(usize, usize); 7] = [(1, 128), (7, 256), (8, 384), (17, 128), (33, 640), (40, 1536), (100, 128)];
-const ROWS: [usize; 12] = [1, 2, 3, 4, 5, 7, 8, 13, 17, 19, 31, 150];
+const ROWS: [usize; 23] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 24, 31, 32, 33, 150];
 
 #[test]
 fn packed_codes_are_read_low_bits_first() {
@@ -429,31 +431,59 @@ fn gated_products_agree_with_their_parts() {
 }
 
 #[test]
-fn results_do_not_depend_on_the_number_of_threads_or_rows() {
+fn a_row_gives_the_same_bits_in_any_company_and_on_any_number_of_threads() {
     let mut rng = StdRng::seed_from_u64(9);
+    let (outputs, inputs, most) = (75, 512, 40);
+    let x = random(&mut rng, most * inputs);
     for isa in Isa::available() {
-        let sample = Sample::new(&mut rng, (200, 512), 4, 32, Scales::F16, true);
-        let x = random(&mut rng, 37 * 512);
-        let mut results = Vec::new();
-        for threads in [1, 2, 3] {
-            let context = Context::with_isa(isa, threads);
-            let matrix = Matrix::from_affine(&context, sample.weight()).unwrap();
+        let contexts = [1, 2, 3].map(|threads| Context::with_isa(isa, threads));
+        for (bits, group, symmetric) in [
+            (4, 32, false),
+            (4, 64, true),
+            (8, 32, true),
+            (8, 64, false),
+            (2, 64, false),
+            (3, 128, false),
+            (5, 32, true),
+            (6, 128, false),
+            (0, 0, false),
+        ] {
+            let matrix = |rng: &mut StdRng| {
+                if bits == 0 {
+                    let bytes = encode(Scales::F16, &random(rng, outputs * inputs));
+                    let data = slice(Scales::F16, &bytes);
+                    let weight = DenseWeight { out_features: outputs, in_features: inputs, data };
+                    return Matrix::from_dense(&contexts[0], weight).unwrap();
+                }
+                let sample = Sample::new(rng, (outputs, inputs), bits, group, Scales::F16, symmetric);
+                Matrix::from_affine(&contexts[0], sample.weight()).unwrap()
+            };
+            let (gate, up) = (matrix(&mut rng), matrix(&mut rng));
             for precision in [Precision::Fast, Precision::Exact] {
-                let mut output = vec![0.0; 37 * 200];
-                matmul(&context, precision, &x, 37, &mut [Product::new(&matrix, &mut output)]).unwrap();
-                results.push((precision, output));
-                let mut single = vec![0.0; 200];
-                matmul(&context, precision, &x[..512], 1, &mut [Product::new(&matrix, &mut single)]).unwrap();
-                let batched = &results[results.len() - 1].1[..200];
-                assert!(
-                    single.iter().zip(batched).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0)),
-                    "{isa:?} {precision:?}"
-                );
+                let run = |context: &Context, rows: Range<usize>| {
+                    let x = &x[rows.start * inputs..rows.end * inputs];
+                    let (mut plain, mut gated) = (vec![0.0; rows.len() * outputs], vec![0.0; rows.len() * outputs]);
+                    let silu = Activation::Silu;
+                    matmul(context, precision, x, rows.len(), &mut [Product::new(&up, &mut plain)]).unwrap();
+                    matmul_gated(context, precision, x, rows.len(), &gate, &up, silu, &mut gated).unwrap();
+                    (plain, gated)
+                };
+                let what = format!("{isa:?} {precision:?}, {bits} bits, groups of {group}, symmetric {symmetric}");
+                let together = run(&contexts[1], 0..most);
+                assert!(run(&contexts[0], 0..most) == together, "{what}: one thread");
+                // The plain version takes row after row: little can go wrong there, and it is slow.
+                let most_tried = if isa == Isa::Scalar { 2 } else { 17 };
+                for count in (1..=most_tried).chain([24]) {
+                    // Not always the same neighbours.
+                    let first = count * 7 % (most - count);
+                    let (plain, gated) = run(&contexts[count % 3], first..first + count);
+                    let same = |part: &[f32], all: &[f32]| part == &all[first * outputs..(first + count) * outputs];
+                    assert!(
+                        same(&plain, &together.0) && same(&gated, &together.1),
+                        "{what}: {count} rows from {first}"
+                    );
+                }
             }
-        }
-        for (precision, output) in &results[2..] {
-            let first = results.iter().find(|(other, _)| other == precision).unwrap();
-            assert_eq!(&first.1, output, "{isa:?} {precision:?}");
         }
     }
 }

@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
     let engine = Engine::start("comparison", options, text, move || {
         let failed = |error: &dyn std::fmt::Display| StepModelError::Compute(error.to_string());
         let backend = MlxBackend::new(MlxOptions::default()).map_err(|error| failed(&error))?;
-        let room = BackendModelOptions { kv_tokens: Some(KV_TOKENS), sequences: 1 };
+        let room = BackendModelOptions { kv_tokens: Some(KV_TOKENS), kv_bytes: None, sequences: 1 };
         BackendModel::load(backend, &folder, room).map_err(|error| failed(&error))
     })?;
     let mut output = std::io::stdout().lock();

@@ -10,6 +10,7 @@ Each fixture is a folder FAMILY/NAME with
 """
 
 import argparse
+import copy
 import json
 import os
 import sys
@@ -83,7 +84,10 @@ def make_fixture(recipe: ExactRecipe, base: dict, folder: Path, first_seed: int,
     scenarios, rows = [], {}
     for scenario, prompt in zip(recipe.scenarios, prompts):
         try:
-            listed, kept = to_json(scenario, prompt, record(model, scenario, prompt), KEPT_CALLS)
+            # Recording notes what was taken over in the scenario and the prompts.
+            scenario, prompt = copy.deepcopy((scenario, prompt))
+            calls = record(model, scenario, prompt)
+            listed, kept = to_json(scenario, prompt, calls, KEPT_CALLS)
         except RuntimeError as error:  # MLX's own, for operations that a device has no kernel for.
             if not skip_unsupported:
                 raise

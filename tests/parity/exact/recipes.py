@@ -18,6 +18,10 @@ class Scenario:
     # How keys and values are quantized: {"bits", "group_size", "start"}, or None. mlx-lm quantizes after a call, once
     # the sequence has `start` tokens: the first piece of a prompt always attends to what is not quantized yet.
     kv: dict | None = None
+    # What each sequence begins with: None, or [another sequence, how many of its first tokens], whose keys and values are
+    # taken over from it instead of being computed; with None for a number, all that it holds when this one is handed in.
+    # The sequence's own prompt follows.
+    reuse: list | None = None
 
 
 def kv(bits: int, group_size: int, start: int = 0) -> dict:
@@ -31,6 +35,15 @@ KV4_LATE = Scenario("kv4-late", kv=kv(4, 32, 60))
 # Four rows at most. Three begin together; later ones join as others retire, the last with a prompt of one token.
 BATCH = Scenario("batch", [5, 23, 11, 17, 9, 1], [12, 40, 14, 34, 20, 18], [0, 0, 0, 6, 16, 16], 2048)
 # The same with prompts cut into pieces, so that rows of a prefill call have unequal pasts and leave it one by one.
+# A later turn, and another one from the middle of the first: what was computed is taken over.
+REUSE = Scenario("reuse", [37, 9, 1, 30], [20, 14, 10, 12], None, reuse=[None, [0, None], [1, 40], [0, 21]])
+# Rows that begin with others' keys and values join and retire among rows that do not.
+REUSE_BATCH = Scenario("reuse-batch", [23, 11, 8, 5, 7, 1], [40, 30, 14, 20, 12, 9], [0, 0, 5, 8, 8, 20], 2048,
+                       reuse=[None, None, [0, 20], [1, None], None, [3, None]])
+# A window gives only what it still holds, so all of it is taken over.
+REUSE_WINDOW = Scenario("reuse", [37, 9, 6], [20, 14, 10], None, reuse=[None, [0, None], [1, None]])
+REUSE_WINDOW_BATCH = Scenario("reuse-batch", [31, 11, 8, 5], [40, 30, 14, 20], [0, 0, 5, 8], 2048,
+                              reuse=[None, None, [0, None], [1, None]])
 BATCH_CHUNKS = Scenario("batch-chunks", [5, 23, 11, 17], [14, 9, 12, 20], [0, 0, 1, 3], 8)
 
 
@@ -70,7 +83,7 @@ LLAMA = {
     "eos_token_id": 2,
 }
 
-ALL = (ALONE, KV8, KV4, KV4_LATE, BATCH, BATCH_CHUNKS)
+ALL = (ALONE, KV8, KV4, KV4_LATE, BATCH, BATCH_CHUNKS, REUSE, REUSE_BATCH)
 # Heads of 64 allow the group of 64 that mlx-lm takes by default.
 HEADS_64 = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64}
 KV8_64 = Scenario("kv8", kv=kv(8, 64))
@@ -139,7 +152,7 @@ LLAMA_RECIPES = [
     ExactRecipe("sliding-window", "layers that see a window of 24 beside a layer that sees all",
                 {"num_hidden_layers": 3, "sliding_window": 24,
                  "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, "bfloat16",
-                affine(4, 32), scenarios=(ALONE, BATCH)),
+                affine(4, 32), scenarios=(ALONE, BATCH, REUSE_WINDOW, REUSE_WINDOW_BATCH)),
 ]
 
 # Family -> (config every recipe starts from, recipes).

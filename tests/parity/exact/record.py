@@ -1,5 +1,6 @@
 """Runs scenarios with mlx-lm's own generators and records every call of the model."""
 
+import copy
 import hashlib
 import importlib
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx_lm.models import cache as caching
 
 from recipes import Scenario
 
@@ -32,11 +34,12 @@ class Recorder:
 
     model: nn.Module
     rows: list | None = None
+    sequence: int | None = None
     calls: list[Call] = field(default_factory=list)
 
     def __call__(self, inputs: mx.array, cache=None) -> mx.array:
         logits = self.model(inputs, cache=cache)
-        rows = self.rows if self.rows is not None else [[0, inputs.shape[1]]]
+        rows = self.rows if self.rows is not None else [[self.sequence or 0, inputs.shape[1]]]
         self.calls.append(Call(rows))
         # A generator samples from a call's logits right after it, or never.
         self.pending = logits
@@ -48,6 +51,16 @@ class Recorder:
         self.calls[-1].logits = self.pending[:, -1]
         self.calls[-1].tokens = tokens
         return tokens
+
+    def rows_of(self, sequence: int | None) -> None:
+        """Says whose calls follow, where one sequence runs alone."""
+        self.sequence = sequence
+
+    def tokens_of(self, sequence: int, prompt: list) -> list:
+        """A sequence's prompt and what was chosen for it so far."""
+        chosen = [token for call in self.calls if call.tokens is not None
+                  for (row, _), token in zip(call.rows, call.tokens.tolist()) if row == sequence]
+        return prompt + chosen
 
     def __getattr__(self, name: str):
         # What generators ask a model beside calling it, such as its layers.
@@ -78,11 +91,36 @@ def rows_named(recorder: Recorder):
 
 def run_alone(recorder: Recorder, scenario: Scenario, prompts: list) -> None:
     kv = scenario.kv or {"bits": None, "group_size": 64, "start": 0}
-    steps = reference.generate_step(mx.array(prompts[0]), recorder, max_tokens=scenario.limits[0],
-                                    prefill_step_size=scenario.prefill_step, sampler=recorder.sample,
-                                    kv_bits=kv["bits"], kv_group_size=kv["group_size"], quantized_kv_start=kv["start"])
-    for _ in steps:
-        pass
+    caches = []
+    for sequence, limit in enumerate(scenario.limits):
+        cache, prompt = caching.make_prompt_cache(recorder.model), prompts[sequence]
+        if scenario.reuse and (source := scenario.reuse[sequence]):
+            cache = taken_over(recorder, scenario, prompts, sequence, caches[source[0]])
+            prompt = prompts[sequence][cache[0].offset:]
+        recorder.rows_of(sequence)
+        steps = reference.generate_step(mx.array(prompt), recorder, max_tokens=limit, prompt_cache=cache,
+                                        prefill_step_size=scenario.prefill_step, sampler=recorder.sample,
+                                        kv_bits=kv["bits"], kv_group_size=kv["group_size"],
+                                        quantized_kv_start=kv["start"])
+        for _ in steps:
+            pass
+        caches.append(cache)
+    recorder.rows_of(None)
+
+
+def taken_over(recorder: Recorder, scenario: Scenario, prompts: list, sequence: int, cache: list) -> list:
+    """A copy of another sequence's cache, cut to the tokens that are wanted, which become the beginning of the prompt."""
+    source, tokens = scenario.reuse[sequence]
+    cache = copy.deepcopy(cache)
+    held = cache[0].offset
+    if tokens is not None:
+        trimmed = caching.trim_prompt_cache(cache, held - tokens)
+        assert trimmed == held - tokens, "a cache that cannot be cut"
+    else:
+        scenario.reuse[sequence] = [source, held]
+    tokens = cache[0].offset
+    prompts[sequence] = recorder.tokens_of(source, prompts[source])[:tokens] + prompts[sequence]
+    return cache
 
 
 def run_batch(recorder: Recorder, scenario: Scenario, prompts: list) -> None:
@@ -93,7 +131,14 @@ def run_batch(recorder: Recorder, scenario: Scenario, prompts: list) -> None:
         while unfinished:
             joining = [index for index, join in enumerate(scenario.joins) if join == turn]
             if joining:
-                generator.insert([prompts[index] for index in joining], [scenario.limits[index] for index in joining])
+                caches = [None] * len(joining)
+                new = [prompts[index] for index in joining]
+                for place, index in enumerate(joining):
+                    if scenario.reuse and (source := scenario.reuse[index]):
+                        held, _ = generator.extract_cache([source[0]])[source[0]]
+                        caches[place] = taken_over(recorder, scenario, prompts, index, held)
+                        new[place] = prompts[index][caches[place][0].offset:]
+                generator.insert(new, [scenario.limits[index] for index in joining], caches)
             _, responses = generator.next()
             unfinished -= sum(response.finish_reason is not None for response in responses)
             turn += 1
@@ -101,7 +146,7 @@ def run_batch(recorder: Recorder, scenario: Scenario, prompts: list) -> None:
 
 
 def record(model: nn.Module, scenario: Scenario, prompts: list) -> list[Call]:
-    """All calls of the model in a scenario, evaluated."""
+    """All calls of the model in a scenario, evaluated. Prompts that begin with another sequence's tokens are completed."""
     recorder = Recorder(model)
     (run_alone if scenario.joins is None else run_batch)(recorder, scenario, prompts)
     mx.eval([(call.logits, call.tokens) for call in recorder.calls if call.logits is not None])
@@ -128,4 +173,7 @@ def to_json(scenario: Scenario, prompts: list, calls: list[Call], kept_calls: in
             if index in kept:
                 tensors[f"{scenario.name}.{index}"] = logits
         listed.append(entry)
-    return {"name": scenario.name, "kv": scenario.kv, "prompts": prompts, "calls": listed}, tensors
+    head = {"name": scenario.name, "kv": scenario.kv, "prompts": prompts}
+    if scenario.reuse:
+        head["reuse"] = scenario.reuse
+    return head | {"calls": listed}, tensors

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use linnet_compute::{Backend, Draw, KvStore, Outputs, Row, Slot};
+use linnet_compute::{Backend, Draw, KeptBlock, KvStore, Outputs, Row, Slot};
 use linnet_models::{LanguageModel, ModelError};
 use sha2::{Digest, Sha256};
 
@@ -55,9 +55,16 @@ pub fn replay<B: Backend>(
     let mut slots: HashMap<usize, Slot> = HashMap::new();
     let mut sequences = scenario.prompts.clone();
     let mut pending: Option<Pending<'_, B>> = None;
+    // What sequences to come begin with, where its source is about to end.
+    let mut kept: HashMap<usize, Vec<KeptBlock>> = HashMap::new();
     for (index, call) in scenario.calls.iter().enumerate() {
         for sequence in scenario.ended_before(index) {
             if let Some(slot) = slots.remove(&sequence) {
+                for (heir, tokens) in heirs(scenario, sequence) {
+                    if scenario.begins_from(heir, index) {
+                        kept.insert(heir, keep(&mut kv, slot, tokens)?);
+                    }
+                }
                 kv.close(slot);
             }
         }
@@ -65,7 +72,23 @@ pub fn replay<B: Backend>(
         let outputs = if wanted { Outputs::Last } else { Outputs::None };
         let (mut rows, mut ids) = (Vec::new(), Vec::new());
         for &(sequence, length) in &call.rows {
-            let slot = *slots.entry(sequence).or_insert_with(|| kv.open());
+            let slot = match slots.get(&sequence) {
+                Some(&slot) => slot,
+                None => {
+                    let slot = kv.open();
+                    if let Some((source, tokens)) = scenario.reuse_of(sequence) {
+                        let blocks = match (kept.remove(&sequence), slots.get(&source)) {
+                            (Some(blocks), _) => blocks,
+                            (None, Some(&source)) => keep(&mut kv, source, tokens)?,
+                            (None, None) => Vec::new(),
+                        };
+                        kv.adopt(slot, &blocks, tokens)?;
+                        blocks.into_iter().for_each(|block| kv.release(block));
+                    }
+                    slots.insert(sequence, slot);
+                    slot
+                }
+            };
             let start = kv.length(slot)?;
             rows.push(Row { slot, start, length, outputs });
             ids.extend_from_slice(&sequences[sequence][start..start + length]);
@@ -94,6 +117,19 @@ pub fn replay<B: Backend>(
         }
     }
     check(backend, pending)
+}
+
+/// Which sequences begin with tokens of this one, and how many.
+fn heirs(scenario: &Scenario, source: usize) -> Vec<(usize, usize)> {
+    let tokens = |heir| scenario.reuse_of(heir).filter(|(from, _)| *from == source).map(|(_, tokens)| (heir, tokens));
+    (0..scenario.prompts.len()).filter_map(tokens).collect()
+}
+
+/// Keeps the first tokens of a sequence.
+fn keep(kv: &mut impl KvStore, slot: Slot, tokens: usize) -> Result<Vec<KeptBlock>, ModelError> {
+    let block = kv.block_tokens();
+    let starts = (0..tokens).step_by(block);
+    Ok(starts.map(|start| kv.keep(slot, start, block.min(tokens - start))).collect::<Result<_, _>>()?)
 }
 
 fn check<B: Backend>(backend: &B, pending: Option<Pending<'_, B>>) -> Result<Option<Mismatch>, ModelError> {

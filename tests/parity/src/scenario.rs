@@ -42,6 +42,10 @@ pub struct Scenario {
     pub kv: Option<QuantizedKv>,
     /// The prompts, one per sequence.
     pub prompts: Vec<Vec<u32>>,
+    /// What each sequence begins with, if anything: of which sequence, and how many of its first tokens, whose keys and
+    /// values are taken over.
+    #[serde(default)]
+    pub reuse: Vec<Option<(usize, usize)>>,
     /// The calls, in order. A sequence that no later call names has ended.
     pub calls: Vec<Call>,
 }
@@ -139,7 +143,20 @@ impl Scenario {
     /// Whether the reference's batch generator ran it, which keeps a single sequence as a batch of one.
     #[must_use]
     pub fn is_batch(&self) -> bool {
-        self.prompts.len() > 1
+        self.calls.iter().any(|call| call.rows.len() > 1)
+    }
+
+    /// What a sequence begins with.
+    #[must_use]
+    pub fn reuse_of(&self, sequence: usize) -> Option<(usize, usize)> {
+        self.reuse.get(sequence).copied().flatten()
+    }
+
+    /// Whether a sequence's first call comes at `call` or later.
+    #[must_use]
+    pub fn begins_from(&self, sequence: usize, call: usize) -> bool {
+        let names = |call: &Call| call.rows.iter().any(|row| row.0 == sequence);
+        self.calls.iter().position(names).is_some_and(|first| first >= call)
     }
 
     /// Which sequences no call from `call` on names.

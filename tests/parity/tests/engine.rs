@@ -18,7 +18,7 @@ use linnet_runtime::{
 fn start(folder: &Path) -> Engine {
     let folder = folder.to_path_buf();
     let failed = |error: &dyn std::error::Error| StepModelError::Compute(error.to_string());
-    let size = BackendModelOptions { kv_tokens: Some(8192), sequences: 8 };
+    let size = BackendModelOptions { kv_tokens: Some(8192), kv_bytes: None, sequences: 8 };
     // Tokens of these models have no text; bytes stand for it.
     Engine::start("exact", EngineOptions::default(), byte_text(), move || {
         let backend =

@@ -5,6 +5,7 @@
 //! last token by itself, and what generates in one batch that grows and shrinks with its rows.
 
 mod batch;
+mod kept;
 mod layer;
 mod plan;
 mod rotation;
@@ -20,7 +21,7 @@ use super::{
     graph::{Graph, Packing, Result as GraphResult, data},
     memory::Memory,
 };
-use crate::{ComputeError, KvBlock, KvLayout, KvStore, KvUsage, Result, Row, Slot};
+use crate::{ComputeError, KeptBlock, KvBlock, KvLayout, KvStore, KvUsage, Result, Row, Slot};
 use mlx_rs::Array;
 use std::{ops::Range, rc::Rc};
 
@@ -42,6 +43,7 @@ pub struct MlxKv {
     always_padded: bool,
     /// Open slots that hold nothing yet.
     fresh: Vec<Slot>,
+    kept: kept::KeptBlocks,
 }
 
 /// A batch by its number, which stays while indices move.
@@ -136,6 +138,7 @@ impl MlxKv {
             steps: 0,
             always_padded: options.always_padded,
             fresh: Vec::new(),
+            kept: kept::KeptBlocks::default(),
         })
     }
 
@@ -241,6 +244,12 @@ impl MlxKv {
 
     /// Refuses a step whose arrays would not fit into memory.
     fn check_memory(&self, rows: &[Row], groups: &[plan::Group]) -> Result<()> {
+        let needed = self.needed_bytes(rows, groups);
+        if needed == 0 { Ok(()) } else { self.memory.admit("the KV cache", needed) }
+    }
+
+    /// Bytes of the arrays that a step makes anew.
+    fn needed_bytes(&self, rows: &[Row], groups: &[plan::Group]) -> usize {
         let mut needed = 0;
         for group in groups {
             let places = |row: usize| rows[row].start + rows[row].length;
@@ -255,7 +264,7 @@ impl MlxKv {
                 needed += places * self.bytes_per_token();
             }
         }
-        if needed == 0 { Ok(()) } else { self.memory.admit("the KV cache", needed) }
+        needed
     }
 
     /// Brings exactly these sequences into one batch, in this order, and returns its index.
@@ -347,6 +356,7 @@ impl KvStore for MlxKv {
     }
 
     fn close(&mut self, slot: Slot) {
+        kept::rescue(self, slot, 0);
         self.fresh.retain(|fresh| *fresh != slot);
         if let Some((index, row)) = self.place(slot) {
             let batch = &mut self.batches[index].batch;
@@ -386,6 +396,7 @@ impl KvStore for MlxKv {
         if let Some(&window) = self.shape.windows.iter().find(|window| held > **window) {
             return Err(ComputeError::WindowPassed { slot: slot.0, window, held, wanted: length });
         }
+        kept::rescue(self, slot, length);
         let index = self.isolate(slot)?;
         self.batches[index].batch.trim(held - length);
         Ok(())
@@ -395,11 +406,52 @@ impl KvStore for MlxKv {
         let rows = self.batches.iter().flat_map(|numbered| &numbered.batch.rows).filter(|row| row.is_open);
         KvUsage {
             used_tokens: rows.map(|row| row.length.next_multiple_of(GROWTH)).sum(),
+            kept_tokens: self.kept.tokens(),
             capacity_tokens: self.capacity,
             page_tokens: GROWTH,
             is_padded: true,
-            bytes: self.batches.iter().map(|numbered| numbered.batch.bytes()).sum(),
+            bytes: self.batches.iter().map(|numbered| numbered.batch.bytes()).sum::<usize>() + self.kept.bytes(),
         }
+    }
+
+    fn block_tokens(&self) -> usize {
+        GROWTH
+    }
+
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock> {
+        kept::keep(self, slot, start, tokens)
+    }
+
+    fn release(&mut self, kept: KeptBlock) {
+        self.kept.release(kept);
+    }
+
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize {
+        kept::adoptable(self, blocks, tokens)
+    }
+
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<()> {
+        kept::adopt(self, slot, blocks, tokens)
+    }
+
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize {
+        kept::lacking(self, rows)
+    }
+
+    fn kept_bytes(&self, tokens: usize) -> usize {
+        tokens * self.bytes_per_token()
+    }
+
+    fn kept_format(&self) -> String {
+        kept::format(&self.shape)
+    }
+
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock> {
+        kept::read(self, kept, range)
+    }
+
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock> {
+        kept::write(self, block)
     }
 
     fn export(&mut self, slot: Slot, range: Range<usize>) -> Result<KvBlock> {

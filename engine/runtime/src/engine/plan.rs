@@ -13,6 +13,10 @@ use crate::KvBudget;
 pub(super) struct View {
     /// Tokens in the KV store.
     pub(super) held: usize,
+    /// Tokens of a request that has not started which are kept and will be held at once when it starts.
+    pub(super) kept: usize,
+    /// How many of both are counted with an older request already, because both share their memory.
+    pub(super) shared: usize,
     /// Tokens that can be processed now but are not there yet: a prompt's rest, or the one generated last. 0 while the
     /// request waits for a step in work.
     pub(super) pending: usize,
@@ -76,12 +80,12 @@ pub(super) fn plan_step(sequences: &[View], limits: &Limits, costs: &CostModel) 
     let mut load = StepLoad::default();
     let mut is_streaming = false;
     for &sequence in &started {
-        let View { held, pending, yields } = sequences[sequence];
+        let View { held, kept, pending, yields, .. } = sequences[sequence];
         if pending > 1 {
             let rest = if limits.splits_last_token { pending - 1 } else { pending };
             prompts.push(Prompt { sequence, rest, yields });
         } else {
-            load.add(held, pending);
+            load.add(held + kept, pending);
             is_streaming |= sequences[sequence].is_streaming();
         }
     }
@@ -115,7 +119,8 @@ fn bounded_parts(
     let fits = |parts: &[usize]| {
         let mut load = load;
         for (prompt, &tokens) in prompts.iter().zip(parts) {
-            load.add(sequences[prompt.sequence].held, tokens);
+            let View { held, kept, .. } = sequences[prompt.sequence];
+            load.add(held + kept, tokens);
         }
         costs.predict(&load) <= aim
     };
@@ -182,10 +187,10 @@ impl Committed {
     }
 
     fn add(&mut self, view: &View) {
-        let tokens = round_up(view.held.saturating_add(view.pending), self.budget.page);
+        let tokens = round_up(view.held.saturating_add(view.kept).saturating_add(view.pending), self.budget.page);
         self.requests += 1;
         self.longest = self.longest.max(tokens);
-        self.sum = self.sum.saturating_add(tokens);
+        self.sum = self.sum.saturating_add(tokens.saturating_sub(view.shared));
     }
 
     fn room(&self) -> usize {

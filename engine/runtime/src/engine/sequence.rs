@@ -4,9 +4,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{inbox::Submission, output::Output, plan::View};
+use super::{
+    cache::{Path, Restore},
+    inbox::Submission,
+    output::Output,
+    plan::View,
+};
 use crate::{
-    EngineText, FinishReason, GenerationEvent, Priority, RowOutput, RowTokens, Slot, StepModelError, Usage,
+    EngineText, FinishReason, GenerationEvent, PrefixMatch, Priority, RowOutput, RowTokens, Slot, StepModelError,
+    Usage,
     samplers::{Chosen, Sampler, Scratch},
 };
 
@@ -36,6 +42,17 @@ pub(super) struct Sequence {
     /// Submitted rows whose next token was not collected yet.
     awaited: usize,
     prompt_tokens: usize,
+    /// How many tokens the KV store holds whose step is through.
+    through: usize,
+    /// Its whole blocks in the prefix cache.
+    pub(super) path: Path,
+    /// What the prefix cache has of a request that has not started.
+    found: Found,
+    /// Blocks that are on their way from the disk, once that was asked.
+    pub(super) restore: Option<Restoring>,
+    /// Prompt tokens that did not have to be processed, once it has started.
+    cached: Option<usize>,
+    pub(super) session: Option<String>,
     /// The place in the KV store, while it has one.
     pub(super) slot: Option<Slot>,
     limit: usize,
@@ -48,6 +65,27 @@ pub(super) struct Sequence {
     started: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
+}
+
+/// What the prefix cache has of a request's tokens.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) prefix: PrefixMatch,
+    /// Whether its session led there.
+    pub(super) is_session: bool,
+    /// The cache's version at that time.
+    pub(super) version: Option<u64>,
+}
+
+/// Where a request's look-up on the disk stands.
+#[derive(Debug)]
+pub(super) enum Restoring {
+    /// The request waits for blocks.
+    Pending(Restore),
+    /// What could be had is in memory, and held until the request starts.
+    Ready(Restore),
+    /// There was nothing, or it is no longer needed.
+    Over,
 }
 
 /// Whether a request goes on after a step.
@@ -72,6 +110,12 @@ impl Sequence {
             output,
             held: 0,
             awaited: 0,
+            through: 0,
+            path: Path::default(),
+            found: Found::default(),
+            restore: None,
+            cached: None,
+            session: request.session,
             prompt_tokens: request.prompt.len(),
             history: request.prompt,
             slot: None,
@@ -90,20 +134,72 @@ impl Sequence {
     }
 
     pub(super) fn view(&self, now: Instant) -> View {
-        let known = self.history.len();
+        let is_started = self.slot.is_some();
+        let kept = if is_started { 0 } else { self.found.prefix.tokens };
+        let (known, held) = (self.history.len(), self.held + kept);
         // The token that follows may have been chosen without being known; it is worth a step unless it is the last.
-        let unseen = (known + self.awaited).saturating_sub(self.held);
-        let pending = match known.checked_sub(self.held).filter(|known| *known > 0) {
+        let unseen = (known + self.awaited).saturating_sub(held);
+        let pending = match known.checked_sub(held).filter(|known| *known > 0) {
             // What was set back waits for its tokens in work before it begins anew.
             Some(_) if self.awaited > 0 => 0,
             Some(known) => known,
             None => usize::from(unseen > 0 && self.leaves_choice() && self.generated + self.awaited < self.limit),
         };
-        let yields = match self.held {
-            0 => lets_others_start(self.priority, now.saturating_duration_since(self.submitted)),
-            _ => self.priority == Priority::Background,
+        let yields = if is_started {
+            self.priority == Priority::Background
+        } else {
+            lets_others_start(self.priority, now.saturating_duration_since(self.submitted))
         };
-        View { held: self.held, pending, yields }
+        View { held: self.held, kept, shared: 0, pending, yields }
+    }
+
+    /// How many known tokens are not in the KV store.
+    pub(super) fn rest(&self) -> usize {
+        self.history.len().saturating_sub(self.held)
+    }
+
+    /// All tokens that are known.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// The known tokens that the KV store holds and whose step is through.
+    pub(super) fn tokens_through(&self) -> &[u32] {
+        &self.history[..self.through.min(self.history.len())]
+    }
+
+    /// Whether it is still reading its prompt.
+    pub(super) fn is_reading(&self) -> bool {
+        self.slot.is_some() && self.generated == 0
+    }
+
+    pub(super) fn found(&self) -> &Found {
+        &self.found
+    }
+
+    pub(super) fn set_found(&mut self, found: Found) {
+        self.found = found;
+    }
+
+    /// Takes note that it begins with `tokens` tokens that are there already. Whether it begins for the first time.
+    pub(super) fn adopted(&mut self, tokens: usize) -> bool {
+        self.held = tokens;
+        self.through = tokens;
+        let is_first = self.cached.is_none();
+        self.cached.get_or_insert(tokens);
+        is_first
+    }
+
+    /// Takes note that a step is through which left `held` tokens in its slot.
+    pub(super) fn note_through(&mut self, slot: Slot, held: usize) {
+        if self.slot == Some(slot) {
+            self.through = self.through.max(held);
+        }
+    }
+
+    /// Nothing that its KV store holds may be used again.
+    pub(super) fn spoil(&mut self) {
+        self.through = 0;
     }
 
     /// The next `count` tokens to process.
@@ -146,6 +242,10 @@ impl Sequence {
     /// Gives up its place in the KV store; all its tokens must be processed again.
     pub(super) fn set_back(&mut self) -> Option<Slot> {
         self.held = 0;
+        self.through = 0;
+        self.found = Found::default();
+        // What was given up in memory meanwhile may be on the disk.
+        self.restore = None;
         self.slot.take()
     }
 
@@ -231,7 +331,7 @@ impl Sequence {
         };
         Usage {
             prompt_tokens: self.prompt_tokens,
-            cached_tokens: 0,
+            cached_tokens: self.cached.unwrap_or(0).min(self.prompt_tokens),
             completion_tokens: self.generated,
             queue_seconds: seconds(Some(self.submitted), self.started),
             prefill_seconds: seconds(self.started, self.first_token),

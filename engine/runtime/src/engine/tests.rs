@@ -2,8 +2,10 @@
 
 mod ahead;
 mod complaints;
+mod conversations;
 mod faults;
 mod lifetime;
+mod prefixes;
 mod results;
 mod sharing;
 

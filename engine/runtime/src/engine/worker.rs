@@ -4,28 +4,39 @@
 //! it never waits for this thread. The tokens between the two are known to the model alone. Where a token must be chosen
 //! here, the step before is collected first.
 
+mod prefixes;
+
 use std::{
     any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, mpsc::SyncSender},
     time::{Duration, Instant},
 };
 
+use self::prefixes::leave;
 use super::{
     EngineHealth,
+    cache::Cache,
     cost::{CostModel, StepLoad},
     inbox::{Arrival, Command, Inbox, Places, Submission},
-    plan::{Limits, PlannedRow, StepPlan, View, plan_step},
+    plan::{Limits, PlannedRow, View},
     sequence::{Progress, Sequence},
 };
 use crate::{
     CacheFlush, EngineOptions, EngineText, GenerationEvent, RowOutput, Slot, StepModel, StepModelError, StepRow,
     samplers::{Chosen, Scratch},
+    ssd::SsdTier,
 };
 
 /// How many steps may be submitted and not collected while the next one is planned.
 const AHEAD: usize = 1;
+
+/// How long a flush may take, and the one when the engine ends.
+const FLUSH_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long to wait at a time for the disk while nothing else is to be done.
+const DISK_WAIT: Duration = Duration::from_millis(20);
 
 /// A request's index and its last event.
 type Ending = (usize, GenerationEvent);
@@ -43,6 +54,7 @@ struct Submitted {
 struct SubmittedRow {
     /// The request's number.
     sequence: u64,
+    slot: Slot,
     /// Its tokens in the step.
     tokens: usize,
     /// Its tokens in the KV store once the step is through.
@@ -66,14 +78,26 @@ pub(super) struct Worker<M: StepModel> {
     views: Vec<View>,
     scratch: Scratch,
     costs: CostModel,
+    cache: Cache,
+    /// Who waits for a flush, and since when.
+    flushes: Vec<(SyncSender<CacheFlush>, Instant)>,
     /// When the latest step was collected.
     collected: Option<Instant>,
 }
 
 impl<M: StepModel> Worker<M> {
-    pub(super) fn new(model: M, inbox: Arc<Inbox>, text: EngineText, options: &EngineOptions) -> Self {
-        Self {
+    pub(super) fn new(
+        model: M,
+        inbox: Arc<Inbox>,
+        text: EngineText,
+        options: &EngineOptions,
+        disk: Option<Arc<SsdTier>>,
+    ) -> Self {
+        let cache = Cache::new(&model, options, disk);
+        let worker = Self {
             model,
+            cache,
+            flushes: Vec::new(),
             inbox,
             text,
             max_concurrent: options.max_concurrent,
@@ -85,7 +109,9 @@ impl<M: StepModel> Worker<M> {
             scratch: Scratch::default(),
             costs: CostModel::default(),
             collected: None,
-        }
+        };
+        worker.publish_cache_status();
+        worker
     }
 
     /// Serves until the inbox says to stop.
@@ -99,12 +125,15 @@ impl<M: StepModel> Worker<M> {
             if !self.is_idle() {
                 self.step();
             }
+            self.tend_disk();
+            self.publish_cache_status();
         };
         let gone = GenerationEvent::Failed(StepModelError::EngineGone(reason.clone()));
         for index in (0..self.sequences.len()).rev() {
             self.end(index, gone.clone());
         }
-        let Self { model, inbox, .. } = self;
+        let Self { mut model, mut cache, inbox, .. } = self;
+        cache.flush_now(&mut model, FLUSH_LIMIT);
         // The model is freed before the engine counts as gone, so that another one finds its memory.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(model))) {
             tracing::error!(panic = panic_message(&*panic), "freeing the model panicked");
@@ -116,7 +145,7 @@ impl<M: StepModel> Worker<M> {
     fn admit(&mut self) -> Option<String> {
         while self.sequences.len() < self.max_concurrent {
             let places = Places::of(self.max_concurrent - self.sequences.len(), self.max_concurrent);
-            match self.inbox.take(self.is_idle(), places) {
+            match self.inbox.take(self.is_idle() && !self.has_disk_work(), places) {
                 Arrival::Request(submission) => self.begin(*submission),
                 Arrival::Nothing => return None,
                 Arrival::Stop(reason) => return Some(reason),
@@ -130,10 +159,17 @@ impl<M: StepModel> Worker<M> {
         while let Some(command) = self.inbox.take_command() {
             // Whoever asked may be gone by now.
             match command {
-                // Nothing is kept yet, so nothing is missing.
-                Command::Flush(answer) => drop(answer.send(CacheFlush { durable: true, ..CacheFlush::default() })),
-                Command::CloseSession(_, answer) => drop(answer.send(false)),
-                Command::Clear(answer) => drop(answer.send(())),
+                Command::Flush(answer) => self.flushes.push((answer, Instant::now())),
+                Command::CloseSession(name, answer) => {
+                    let was_known = self.cache.close_session(&name);
+                    self.publish_cache_status();
+                    let _ = answer.send(was_known);
+                }
+                Command::Clear(answer) => {
+                    self.cache.clear(&mut self.model);
+                    self.publish_cache_status();
+                    let _ = answer.send(());
+                }
             }
         }
     }
@@ -174,7 +210,13 @@ impl<M: StepModel> Worker<M> {
         while self.submitted.iter().any(|step| step.needs_choice) {
             self.collect();
         }
-        let most = if self.submit() && self.model.runs_ahead() { AHEAD } else { 0 };
+        self.restore(false);
+        let has_submitted = self.submit();
+        if !has_submitted && self.submitted.is_empty() {
+            // Only the disk can carry anybody on.
+            self.restore(true);
+        }
+        let most = if has_submitted && self.model.runs_ahead() { AHEAD } else { 0 };
         while self.submitted.len() > most {
             self.collect();
         }
@@ -183,21 +225,32 @@ impl<M: StepModel> Worker<M> {
     /// Plans and submits a step. Returns whether one was submitted.
     fn submit(&mut self) -> bool {
         let now = Instant::now();
-        self.views.clear();
-        self.views.extend(self.sequences.iter().map(|sequence| sequence.view(now)));
-        let limits = Limits {
+        let mut limits = Limits {
             chunk: self.model.prefill_chunk(),
             budget: self.model.kv_budget(),
             splits_last_token: self.model.splits_last_token(),
             max_stall: self.max_stall,
         };
-        let StepPlan { set_back, rows } = plan_step(&self.views, &limits, &self.costs);
-        for index in set_back {
-            if let Some(slot) = self.sequences[index].set_back() {
-                self.close(slot);
+        let mut ended = Vec::new();
+        let rows = loop {
+            let rows = self.plan(now, &limits);
+            let (rows, failed) = self.open_slots(rows);
+            ended.extend(failed);
+            if !ended.is_empty() {
+                break rows;
             }
-        }
-        let (rows, ended) = self.open_slots(rows);
+            let wanted: Vec<(Slot, usize)> =
+                rows.iter().filter_map(|row| Some((self.sequences[row.sequence].slot?, row.tokens))).collect();
+            let lacking = self.cache.make_room(&mut self.model, &wanted);
+            let started = self.sequences.iter().filter(|sequence| sequence.slot.is_some()).count();
+            if lacking == 0 || started < 2 {
+                break rows;
+            }
+            // The store has less room than it seemed: somebody is set back for it.
+            let room = self.views.iter().map(|view| view.held + view.kept + view.pending).sum();
+            let capacity = limits.budget.capacity.min(room);
+            limits.budget.capacity = capacity.saturating_sub(lacking * self.cache.block());
+        };
         for row in &rows {
             self.sequences[row.sequence].begin(now);
         }
@@ -244,11 +297,13 @@ impl<M: StepModel> Worker<M> {
         let mut submitted = Vec::with_capacity(rows.len());
         let mut load = StepLoad::default();
         for row in rows {
-            load.add(self.views[row.sequence].held, row.tokens);
             let sequence = &mut self.sequences[row.sequence];
+            let Some(slot) = sequence.slot else { continue };
             let held = sequence.submitted(row.tokens, row.wants_logits);
+            load.add(held - row.tokens, row.tokens);
             submitted.push(SubmittedRow {
                 sequence: sequence.number,
+                slot,
                 tokens: row.tokens,
                 held,
                 wants_token: row.wants_logits,
@@ -282,7 +337,9 @@ impl<M: StepModel> Worker<M> {
                 // Where steps run ahead, this one began when the one before it was through.
                 let now = Instant::now();
                 let begun = self.collected.map_or(step.begun, |collected| collected.max(step.begun));
-                self.costs.observe(&step.load, now.saturating_duration_since(begun));
+                let took = now.saturating_duration_since(begun);
+                tracing::trace!(load = ?step.load, expected = self.costs.predict(&step.load), ?took, "a step is through");
+                self.costs.observe(&step.load, took);
                 self.collected = Some(now);
             }
             Err(error) => {
@@ -311,25 +368,26 @@ impl<M: StepModel> Worker<M> {
     /// Gives each row's request a slot. Those that get none drop out of the step and end.
     fn open_slots(&mut self, rows: Vec<PlannedRow>) -> (Vec<PlannedRow>, Vec<Ending>) {
         let mut ended = Vec::new();
-        let rows = rows
-            .into_iter()
-            .filter(|row| {
-                if self.sequences[row.sequence].slot.is_some() {
-                    return true;
+        let splits_last_token = self.model.splits_last_token();
+        let mut rows = rows;
+        rows.retain_mut(|row| {
+            if self.sequences[row.sequence].slot.is_some() {
+                return true;
+            }
+            match self.open(row.sequence) {
+                Ok(()) => {
+                    let rest = self.sequences[row.sequence].rest();
+                    let most = if splits_last_token && rest > 1 { rest - 1 } else { rest };
+                    row.tokens = row.tokens.min(most);
+                    row.wants_logits = row.tokens == rest;
+                    true
                 }
-                let model = &mut self.model;
-                match catch_unwind(AssertUnwindSafe(|| model.open())).unwrap_or_else(|panic| Err(panicked(&*panic))) {
-                    Ok(slot) => {
-                        self.sequences[row.sequence].slot = Some(slot);
-                        true
-                    }
-                    Err(error) => {
-                        ended.push((row.sequence, GenerationEvent::Failed(error)));
-                        false
-                    }
+                Err(error) => {
+                    ended.push((row.sequence, GenerationEvent::Failed(error)));
+                    false
                 }
-            })
-            .collect();
+            }
+        });
         (rows, ended)
     }
 
@@ -358,8 +416,10 @@ impl<M: StepModel> Worker<M> {
             let progress = catch_unwind(AssertUnwindSafe(|| sequence.collected(row.held, chosen, now)))
                 .unwrap_or_else(|panic| Progress::Ended(GenerationEvent::Failed(panicked(&*panic))));
             generated_tokens += (sequence.generated() - before) as u64;
-            if let Progress::Ended(event) = progress {
-                ended.push((index, event));
+            sequence.note_through(row.slot, row.held);
+            match progress {
+                Progress::Ended(event) => ended.push((index, event)),
+                Progress::Continues => self.publish(index),
             }
         }
         let kv = self.model.kv_status();
@@ -384,6 +444,13 @@ impl<M: StepModel> Worker<M> {
 
     /// Ends a request: what it held is free before its receiver hears of it.
     fn end(&mut self, index: usize, event: GenerationEvent) {
+        if let GenerationEvent::Failed(error) = &event
+            && !matches!(error, StepModelError::EngineGone(_))
+        {
+            let Self { model, cache, sequences, .. } = self;
+            cache.condemn(model, &mut sequences[index].path);
+            sequences[index].spoil();
+        }
         let sequence = self.free(index);
         match &event {
             GenerationEvent::Finished { usage, .. } => {
@@ -397,6 +464,7 @@ impl<M: StepModel> Worker<M> {
 
     fn free(&mut self, index: usize) -> Sequence {
         let mut sequence = self.sequences.remove(index);
+        leave(&mut self.cache, &mut self.model, &mut sequence, true);
         if let Some(slot) = sequence.set_back() {
             self.close(slot);
         }
@@ -405,6 +473,7 @@ impl<M: StepModel> Worker<M> {
             status.active = active;
             status.kv = kv;
         });
+        self.publish_cache_status();
         sequence
     }
 
@@ -416,7 +485,7 @@ impl<M: StepModel> Worker<M> {
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
     StepModelError::Panicked(panic_message(panic))
 }
 

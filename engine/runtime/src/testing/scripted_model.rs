@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -10,7 +11,8 @@ use std::{
 };
 
 use super::{BYTE_EOS, BYTE_VOCABULARY};
-use crate::{KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use crate::{KeptBlock, KvBlock, KvBudget, RowOutput, RowResult, RowTokens, Slot, StepModel, StepModelError, StepRow};
+use linnet_compute::{Dtype, KvData, KvFormat, LayerBlock};
 
 /// What comes next in a sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +21,15 @@ pub enum Next {
     Token(u32),
     /// These logits.
     Logits(Vec<f32>),
+}
+
+/// A kept block: its tokens, a digest of its sequence up to each of them, so that it can be told what it follows, and its
+/// memory.
+#[derive(Debug, Clone)]
+struct Kept {
+    tokens: Vec<u32>,
+    digests: Vec<u32>,
+    memory: Arc<()>,
 }
 
 type Script = dyn Fn(&[u32]) -> Next + Send;
@@ -30,6 +41,12 @@ type Given = (usize, Option<u32>, Option<Vec<f32>>);
 pub struct ScriptedModel {
     script: Box<Script>,
     sequences: HashMap<Slot, Vec<u32>>,
+    /// Tokens of a block; 0 keeps none.
+    block: usize,
+    /// The memory of each sequence's blocks, in order.
+    memory: HashMap<Slot, Vec<Arc<()>>>,
+    kept: HashMap<KeptBlock, Kept>,
+    next_kept: u64,
     next_slot: u32,
     vocabulary_size: usize,
     context_length: usize,
@@ -73,6 +90,8 @@ struct Counts {
     widest: AtomicUsize,
     dropped: AtomicUsize,
     ahead: AtomicUsize,
+    kept: AtomicUsize,
+    blocks: AtomicUsize,
 }
 
 impl Probe {
@@ -112,6 +131,18 @@ impl Probe {
         self.counts.ahead.load(SeqCst)
     }
 
+    /// Blocks kept now.
+    #[must_use]
+    pub fn kept_blocks(&self) -> usize {
+        self.counts.kept.load(SeqCst)
+    }
+
+    /// Blocks of memory taken when a block was kept or released last, or a sequence closed.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.counts.blocks.load(SeqCst)
+    }
+
     /// Whether the model was dropped.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
@@ -127,6 +158,10 @@ impl ScriptedModel {
         Self {
             script: Box::new(script),
             sequences: HashMap::new(),
+            block: 0,
+            memory: HashMap::new(),
+            kept: HashMap::new(),
+            next_kept: 0,
             next_slot: 0,
             vocabulary_size: BYTE_VOCABULARY,
             context_length: 4096,
@@ -210,6 +245,12 @@ impl ScriptedModel {
         Self { budget, ..self }
     }
 
+    /// Lets the model keep blocks of this many tokens; room is taken by the block then.
+    #[must_use]
+    pub fn keeps_blocks(self, tokens: usize) -> Self {
+        Self { block: tokens, budget: KvBudget { page: tokens, ..self.budget }, ..self }
+    }
+
     /// Lets the model choose tokens itself and take a step before the one before was collected. It chooses greedily
     /// whatever it is asked.
     #[must_use]
@@ -247,7 +288,37 @@ impl ScriptedModel {
         self.probe.clone()
     }
 
+    /// Every block of memory, by its address, and how many hold it.
+    fn holders(&self) -> HashMap<*const (), usize> {
+        let mut holders = HashMap::new();
+        let kept = self.kept.values().map(|kept| &kept.memory);
+        for memory in self.memory.values().flatten().chain(kept) {
+            *holders.entry(Arc::as_ptr(memory)).or_default() += 1;
+        }
+        holders
+    }
+
+    /// Makes `tokens` tokens of memory the sequence's own: a block that it goes on in is copied if others hold it.
+    fn grow(&mut self, slot: Slot, before: usize, tokens: usize) {
+        let blocks = self.memory.entry(slot).or_default();
+        if !before.is_multiple_of(self.block)
+            && let Some(last) = blocks.last_mut()
+            && Arc::strong_count(last) > 1
+        {
+            *last = Arc::new(());
+        }
+        blocks.resize_with(tokens.div_ceil(self.block), || Arc::new(()));
+    }
+
+    fn note_kept(&self) {
+        self.probe.counts.kept.store(self.kept.len(), SeqCst);
+        self.probe.counts.blocks.store(if self.block == 0 { 0 } else { self.holders().len() }, SeqCst);
+    }
+
     fn used(&self) -> usize {
+        if self.block > 0 {
+            return self.holders().len() * self.block;
+        }
         self.sequences.values().map(|tokens| tokens.len().next_multiple_of(self.budget.page)).sum()
     }
 }
@@ -277,6 +348,112 @@ impl StepModel for ScriptedModel {
         self.runs_ahead
     }
 
+    fn block_tokens(&self) -> usize {
+        self.block
+    }
+
+    fn keep(&mut self, slot: Slot, start: usize, tokens: usize) -> Result<KeptBlock, StepModelError> {
+        let end = start + tokens;
+        let fault = || StepModelError::Compute(format!("slot {} has no block {start}..{end}", slot.0));
+        if !start.is_multiple_of(self.block) || !(1..=self.block).contains(&tokens) {
+            return Err(fault());
+        }
+        let held = self.sequences.get(&slot).and_then(|held| held.get(..end)).ok_or_else(fault)?;
+        let memory = self.memory.get(&slot).and_then(|blocks| blocks.get(start / self.block)).ok_or_else(fault)?;
+        let kept = KeptBlock(self.next_kept);
+        self.next_kept += 1;
+        let (tokens, digests) = (held[start..].to_vec(), digests(held).split_off(start));
+        self.kept.insert(kept, Kept { tokens, digests, memory: Arc::clone(memory) });
+        self.note_kept();
+        Ok(kept)
+    }
+
+    #[allow(clippy::panic, reason = "a block that is released twice is what tests look for")]
+    fn release(&mut self, kept: KeptBlock) {
+        assert!(self.kept.remove(&kept).is_some(), "{kept:?} is not kept");
+        self.note_kept();
+    }
+
+    fn adoptable(&self, blocks: &[KeptBlock], tokens: usize) -> usize {
+        tokens.min(blocks.len() * self.block)
+    }
+
+    fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<(), StepModelError> {
+        let fault = |reason: &str| StepModelError::Compute(format!("slot {}: {reason}", slot.0));
+        if self.sequences.get(&slot).is_none_or(|held| !held.is_empty()) || tokens.div_ceil(self.block) != blocks.len()
+        {
+            return Err(fault("is not an empty sequence for so many blocks"));
+        }
+        let mut held: Vec<u32> = Vec::new();
+        let mut memory = Vec::new();
+        for kept in blocks {
+            let kept = self.kept.get(kept).ok_or_else(|| fault("unknown block"))?;
+            // A block of another history must never be taken for one of this.
+            let start = memory.len() * self.block;
+            held.extend(&kept.tokens);
+            if held.len() != start + kept.tokens.len() || digests(&held)[start..] != kept.digests {
+                return Err(fault("a block that does not follow the one before"));
+            }
+            memory.push(Arc::clone(&kept.memory));
+        }
+        if tokens > held.len() {
+            return Err(fault("a block has not as many tokens"));
+        }
+        held.truncate(tokens);
+        self.sequences.insert(slot, held);
+        self.memory.insert(slot, memory);
+        Ok(())
+    }
+
+    fn lacking(&self, rows: &[(Slot, usize)]) -> usize {
+        if self.block == 0 || self.budget.capacity == usize::MAX {
+            return 0;
+        }
+        let holders = self.holders();
+        let wanted = |&(slot, tokens): &(Slot, usize)| {
+            let held = self.sequences.get(&slot).map_or(0, Vec::len);
+            let blocks = self.memory.get(&slot).map_or(&[][..], Vec::as_slice);
+            let is_shared = |memory: &Arc<()>| holders.get(&Arc::as_ptr(memory)).is_some_and(|&count| count > 1);
+            let copies = !held.is_multiple_of(self.block) && blocks.last().is_some_and(is_shared);
+            (held + tokens).div_ceil(self.block) - blocks.len() + usize::from(copies)
+        };
+        let wanted: usize = rows.iter().map(wanted).sum();
+        (holders.len() + wanted).saturating_sub(self.budget.capacity / self.block)
+    }
+
+    fn kept_bytes(&self, tokens: usize) -> usize {
+        tokens * 8
+    }
+
+    fn read_kept(&mut self, kept: KeptBlock, range: Range<usize>) -> Result<KvBlock, StepModelError> {
+        let fault = || StepModelError::Compute(format!("{kept:?} is unknown"));
+        let Kept { tokens, digests, .. } = self.kept.get(&kept).ok_or_else(fault)?;
+        let data = |words: &[u32]| KvData {
+            format: KvFormat::Plain(Dtype::F32),
+            heads: 1,
+            tokens: range.len(),
+            head_dim: 1,
+            parts: vec![words[..range.len()].iter().flat_map(|word| word.to_le_bytes()).collect()],
+        };
+        let layer = LayerBlock { first: range.start, keys: data(tokens), values: data(digests) };
+        Ok(KvBlock { start: range.start, tokens: range.len(), layers: vec![layer] })
+    }
+
+    fn write_kept(&mut self, block: &KvBlock) -> Result<KeptBlock, StepModelError> {
+        let used = self.used();
+        if used + self.block > self.budget.capacity {
+            return Err(StepModelError::KvFull { used, capacity: self.budget.capacity });
+        }
+        let words =
+            |data: &KvData| data.parts[0].as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let (tokens, digests) = (words(&block.layers[0].keys), words(&block.layers[0].values));
+        let kept = KeptBlock(self.next_kept);
+        self.next_kept += 1;
+        self.kept.insert(kept, Kept { tokens, digests, memory: Arc::new(()) });
+        self.note_kept();
+        Ok(kept)
+    }
+
     fn open(&mut self) -> Result<Slot, StepModelError> {
         let slot = Slot(self.next_slot);
         self.next_slot += 1;
@@ -288,7 +465,9 @@ impl StepModel for ScriptedModel {
 
     fn close(&mut self, slot: Slot) {
         self.sequences.remove(&slot);
+        self.memory.remove(&slot);
         self.chosen.remove(&slot);
+        self.note_kept();
         self.probe.counts.open.store(self.sequences.len(), SeqCst);
     }
 
@@ -327,7 +506,12 @@ impl StepModel for ScriptedModel {
                 let message = format!("{} tokens do not follow {}", tokens.len(), sequence.len());
                 return Err(StepModelError::Compute(message));
             }
+            let before = sequence.len();
             sequence.extend_from_slice(tokens);
+            let now = sequence.len();
+            if self.block > 0 {
+                self.grow(row.slot, before, now);
+            }
             self.probe.counts.tokens.fetch_add(tokens.len(), SeqCst);
         }
         let used = self.used();
@@ -364,6 +548,16 @@ impl StepModel for ScriptedModel {
         }
         Ok(())
     }
+}
+
+/// For each token a digest of the sequence up to it.
+fn digests(tokens: &[u32]) -> Vec<u32> {
+    let mut state = 0;
+    let digest = |&token: &u32| {
+        state = mix(state ^ u64::from(token));
+        state as u32
+    };
+    tokens.iter().map(digest).collect()
 }
 
 /// The token of the greatest logit, or what stands for none.

@@ -87,6 +87,28 @@ impl Stored {
         self.zip(other, |a, b| graph.concatenate(&[a, b], TOKENS as i32))
     }
 
+    /// One after the other; all must be packed alike, and there must be one.
+    pub(super) fn joined(graph: &Graph, parts: &[Self]) -> Result<Self> {
+        match parts {
+            [] => Err(crate::mlx::failure::Failure::new("kv", "no tokens to join".into())),
+            [one] => Ok(one.clone()),
+            [first, ..] => {
+                let count = first.arrays().len();
+                if parts.iter().any(|part| part.arrays().len() != count) {
+                    return Err(crate::mlx::failure::Failure::new("kv", "plain and quantized keys were mixed".into()));
+                }
+                let join = |number: usize| {
+                    let arrays: Vec<&Array> = parts.iter().filter_map(|part| part.arrays().get(number)).collect();
+                    graph.concatenate(&arrays, TOKENS as i32)
+                };
+                match first {
+                    Self::Plain(_) => Ok(Self::Plain([join(0)?])),
+                    Self::Affine(_) => Ok(Self::Affine([join(0)?, join(1)?, join(2)?])),
+                }
+            }
+        }
+    }
+
     /// Followed by other rows.
     pub(super) fn above(&self, graph: &Graph, other: &Self) -> Result<Self> {
         self.zip(other, |a, b| graph.concatenate(&[a, b], ROWS as i32))

@@ -14,21 +14,46 @@ use mlx_rs::Array;
 use mlx_sys::mlx_dtype;
 use std::{ops::Range, rc::Rc};
 
+/// One layer's keys and values of some tokens.
+#[derive(Debug, Clone)]
+pub(super) struct LayerPart {
+    /// The position of the first of them.
+    pub(super) first: usize,
+    pub(super) keys: Stored,
+    pub(super) values: Stored,
+}
+
 /// The keys and values of tokens `range` of a sequence.
 pub(super) fn export(kv: &mut MlxKv, slot: Slot, range: Range<usize>) -> Result<KvBlock> {
     let held = kv.length(slot)?;
     if range.start > range.end || range.end > held {
         return Err(ComputeError::WrongStart { slot: slot.0, held, start: range.end });
     }
-    let graph = Rc::clone(&kv.graph);
-    let Some((index, _)) = kv.place(slot).filter(|_| !range.is_empty()) else {
+    if range.is_empty() || kv.place(slot).is_none() {
         return Ok(KvBlock { start: range.start, tokens: 0, layers: Vec::new() });
+    }
+    let parts = cut(kv, slot, range.clone())?;
+    Ok(KvBlock { start: range.start, tokens: range.len(), layers: to_layer_blocks(kv, &parts)? })
+}
+
+/// Layers on the host.
+pub(super) fn to_layer_blocks(kv: &MlxKv, parts: &[LayerPart]) -> Result<Vec<LayerBlock>> {
+    let (graph, packing) = (&kv.graph, kv.shape.packing);
+    let block = |part: &LayerPart| {
+        let (keys, values) = (to_bytes(graph, &part.keys, packing)?, to_bytes(graph, &part.values, packing)?);
+        Ok(LayerBlock { first: part.first, keys, values })
     };
+    parts.iter().map(block).collect()
+}
+
+/// Each layer's part of tokens `range`, which the sequence holds; of windows, what they still have of it.
+pub(super) fn cut(kv: &mut MlxKv, slot: Slot, range: Range<usize>) -> Result<Vec<LayerPart>> {
+    let graph = Rc::clone(&kv.graph);
+    let Some((index, _)) = kv.place(slot) else { return Err(ComputeError::UnknownSlot { slot: slot.0 }) };
     kv.batches[index].batch.settle(&graph, &kv.shape)?;
     // Settling moved rows within their batch, not between batches.
     let Some((index, row)) = kv.place(slot) else { return Err(ComputeError::UnknownSlot { slot: slot.0 }) };
     let batch = &kv.batches[index].batch;
-    let packing = kv.shape.packing;
     let mut layers = Vec::with_capacity(kv.shape.layers.len());
     for (layer, store) in kv.shape.layers.iter().zip(&batch.layers) {
         let Some((keys, values)) = &store.held else {
@@ -42,17 +67,13 @@ pub(super) fn export(kv: &mut MlxKv, slot: Slot, range: Range<usize>) -> Result<
         let first = range.start.max(view.oldest).min(range.end);
         let cut = |stored: &Stored| -> GraphResult<Stored> {
             let line = stored.keep_rows(&graph, &[row])?;
-            let start = view.first + first - view.oldest;
+            // Nothing is left of tokens that are all before the window.
+            let start = (view.first + first).saturating_sub(view.oldest);
             in_order(&graph, &line, view.order)?.cut(&graph, start, start + range.end - first)
         };
-        let (keys, values) = (cut(keys)?, cut(values)?);
-        layers.push(LayerBlock {
-            first,
-            keys: to_bytes(&graph, &keys, packing)?,
-            values: to_bytes(&graph, &values, packing)?,
-        });
+        layers.push(LayerPart { first, keys: cut(keys)?, values: cut(values)? });
     }
-    Ok(KvBlock { start: range.start, tokens: range.len(), layers })
+    Ok(layers)
 }
 
 /// Where a row's tokens stand in a window.
@@ -149,12 +170,33 @@ fn adapt(
 
 /// The block's arrays, checked against the store before anything changes.
 fn read(kv: &MlxKv, block: &KvBlock) -> Result<Vec<(Stored, Stored)>> {
+    check(kv, block)?;
     let graph = &kv.graph;
+    let mut arrays = Vec::with_capacity(block.layers.len());
+    for (layer, shape) in block.layers.iter().zip(&kv.shape.layers) {
+        // A window that begins anew keeps as many tokens as it sees.
+        let most = if layer.keys.tokens < block.tokens { shape.window.unwrap_or(usize::MAX) } else { usize::MAX };
+        arrays.push((to_stored(graph, &layer.keys, most)?, to_stored(graph, &layer.values, most)?));
+    }
+    Ok(arrays)
+}
+
+/// The block's arrays as they are, checked against the store.
+pub(super) fn read_parts(kv: &MlxKv, block: &KvBlock) -> Result<Vec<LayerPart>> {
+    check(kv, block)?;
+    let part = |layer: &LayerBlock| {
+        let keys = to_stored(&kv.graph, &layer.keys, usize::MAX)?;
+        let values = to_stored(&kv.graph, &layer.values, usize::MAX)?;
+        Ok(LayerPart { first: layer.first, keys, values })
+    };
+    block.layers.iter().map(part).collect()
+}
+
+fn check(kv: &MlxKv, block: &KvBlock) -> Result<()> {
     let refuse = |detail: String| ComputeError::Shape { operation: "import", detail };
     if block.layers.len() != kv.shape.layers.len() {
         return Err(refuse(format!("a block of {} layers for {}", block.layers.len(), kv.shape.layers.len())));
     }
-    let mut arrays = Vec::with_capacity(block.layers.len());
     for (number, (layer, shape)) in block.layers.iter().zip(&kv.shape.layers).enumerate() {
         for data in [&layer.keys, &layer.values] {
             data.validate(number)?;
@@ -174,11 +216,8 @@ fn read(kv: &MlxKv, block: &KvBlock) -> Result<Vec<(Stored, Stored)>> {
                 )));
             }
         }
-        // A window that begins anew keeps as many tokens as it sees.
-        let most = if layer.keys.tokens < block.tokens { shape.window.unwrap_or(usize::MAX) } else { usize::MAX };
-        arrays.push((to_stored(graph, &layer.keys, most)?, to_stored(graph, &layer.values, most)?));
     }
-    Ok(arrays)
+    Ok(())
 }
 
 fn to_bytes(graph: &Graph, stored: &Stored, packing: Option<Packing>) -> Result<KvData> {

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 fn view(held: usize, pending: usize) -> View {
-    View { held, pending, yields: false }
+    View { held, kept: 0, shared: 0, pending, yields: false }
 }
 
 fn background(held: usize, pending: usize) -> View {

@@ -113,7 +113,8 @@ fn logits_that_are_not_numbers_fail_only_their_own_request() {
 #[test]
 fn requests_that_outgrow_the_store_still_finish_with_the_same_text() {
     for is_padded in [false, true] {
-        let model = ahead(ScriptedModel::noise().kv_budget(KvBudget { capacity: 128, page: 16, is_padded }));
+        let budget = KvBudget { capacity: 128, page: 16, is_padded };
+        let model = ahead(ScriptedModel::noise().kv_budget(budget).delay(Duration::from_micros(300)));
         let probe = model.probe();
         let engine = start(model);
         let request = |prompt: &str| GenerationRequest { max_tokens: Some(50), ..request(prompt) };

@@ -60,7 +60,7 @@ impl State {
         KvBlock { start, tokens, layers: layers.collect() }
     }
 
-    fn heads(tensor: &[u8], start: usize, tokens: usize) -> impl Iterator<Item = &[u8]> {
+    fn heads<'a>(tensor: &'a [u8], start: usize, tokens: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let head = tensor.len() / HEADS;
         tensor.chunks_exact(head).map(move |head| &head[start * ROW_BYTES..(start + tokens) * ROW_BYTES])
     }

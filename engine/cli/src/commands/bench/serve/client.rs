@@ -43,6 +43,8 @@ impl Client {
         let http = reqwest::Client::builder()
             .no_proxy()
             .tcp_nodelay(true)
+            // A connection of its own for each request: some servers close one after an answer without saying so.
+            .pool_max_idle_per_host(0)
             .connect_timeout(Duration::from_secs(10))
             .build()
             .context("cannot set up an HTTP client")?;

@@ -33,7 +33,7 @@ pub(crate) struct Metric {
 
 /// Everything that is measured, in the order of the workload.
 pub(crate) const METRICS: [Metric; 21] = [
-    rate("decode, one answer of 192 tokens", &["decode"], decode_rate),
+    rate("decode, one answer", &["decode"], decode_rate),
     time("first token, new prompt of 1k", &["first-token-cold"], first_token),
     time("first token, same prompt of 1k again", &["first-token-cached"], first_token),
     time("first token, new prefix of 2k", &["prefix-cold"], first_token),

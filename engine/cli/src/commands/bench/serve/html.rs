@@ -54,7 +54,7 @@ fn write_heading(html: &mut String, record: &Record, alike: Alike) -> Result<(),
     let memory = machine.memory_bytes.map_or_else(String::new, |bytes| format!(", {} of memory", output::bytes(bytes)));
     writeln!(
         html,
-        "<p class=\"quiet\">{begun} &middot; {}, {} cores{memory} &middot; linnet {} &middot; {} rounds, arms taken in turn \
+        "<p class=\"quiet\">{begun} &middot; {}, {} cores{memory} &middot; linnet {} &middot; rounds: {}, arms taken in turn \
          &middot; seed <code>{}</code></p>",
         escape(machine.processor.as_deref().unwrap_or(&machine.system)),
         machine.physical_cores,
@@ -158,7 +158,7 @@ fn write_stalls(html: &mut String, record: &Record) -> Result<(), std::fmt::Erro
         let x = |at: f64| (at - from) / (to - from) * width;
         let height = row * exchanges.len() as f64 + 18.0;
         let name = record.arms.get(cell.arm).map_or("", |arm| &arm.name);
-        write!(html, "<h3>{}</h3><svg viewBox=\"0 0 {width} {height}\" role=\"img\">", escape(name))?;
+        write!(html, "<h3>{}</h3><svg viewBox=\"0 0 {} {height}\" role=\"img\">", escape(name), width + 50.0)?;
         if let Some(prompt) = exchanges.iter().find(|exchange| exchange.group == "stall-prompt")
             && let Some(first) = prompt.first_ms()
         {
@@ -168,6 +168,8 @@ fn write_stalls(html: &mut String, record: &Record) -> Result<(), std::fmt::Erro
         }
         for (number, exchange) in exchanges.iter().enumerate() {
             let (top, bottom) = (row * number as f64 + 5.0, row * (number + 1) as f64);
+            let label = if exchange.group == "stall-prompt" { "prompt" } else { "answer" };
+            write!(html, "<text x=\"{:.0}\" y=\"{:.0}\">{label}</text>", width + 6.0, bottom - 4.0)?;
             html.push_str("<path class=\"event\" d=\"");
             for event in &exchange.events_ms {
                 write!(html, "M{:.1} {top}V{bottom}", x(exchange.begun_ms + event))?;
