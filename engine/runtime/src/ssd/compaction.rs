@@ -50,7 +50,9 @@ impl Log {
     /// Evicts and compacts until so many bytes can be written within the limit.
     pub(super) fn make_room(&mut self, bytes: u64) -> Result<(), WriteError> {
         loop {
-            let step = next_step(&mut self.shared.lock(), bytes.saturating_add(self.trailer_bytes(1)));
+            // Without a record to come, what fitted before a restart must go on fitting after it.
+            let trailer = self.trailer_bytes(usize::from(bytes > 0));
+            let step = next_step(&mut self.shared.lock(), bytes.saturating_add(trailer));
             match step {
                 Step::Write => return Ok(()),
                 Step::Compact(segment) => self.compact(segment)?,
