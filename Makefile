@@ -14,6 +14,7 @@ export PYTHON
 MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
 .PHONY: help run test lint test-metal test-models check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
+.PHONY: speech-fixtures speech-words speech-vad-weights bench-vad
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -87,6 +88,19 @@ mlx: setup-build target/venv/mlx/.ready ## On Linux, prepare MLX's CPU build for
 fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the pinned reference
 	target/venv/parity/bin/python tests/parity/make_fixtures.py
 	target/venv/parity/bin/python tests/parity/exact/make.py
+
+speech-fixtures: target/venv/speech/.ready ## Make the speech fixtures again with the pinned references
+	cd tests/speech && ../../target/venv/speech/bin/python make_fixtures.py
+
+speech-words: target/venv/speech/.ready ## Make the lists of common words again
+	cd tests/speech && ../../target/venv/speech/bin/python make_words.py
+
+speech-vad-weights: target/venv/speech/.ready ## Take the weights of voice activity detection from their package again
+	cd tests/speech && ../../target/venv/speech/bin/python make_silero.py
+
+bench-vad: setup-build target/venv/speech/.ready ## Speed of voice activity detection beside onnxruntime
+	cargo build --release --locked -p linnet-speech --example vad_speed
+	cd tests/speech && ../../target/venv/speech/bin/python bench_vad.py "$(abspath $(BUILD))/release/examples/vad_speed"
 
 gpu-pack: mlx target/venv/gpu/.ready target/venv/parity/.ready ## Pack what tests/gpu runs on a machine with a GPU
 	target/venv/gpu/bin/python tests/gpu/pack.py
