@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linnet_api::{ApiError, ModelFacts, ModelSource, SamplingOverrides, ServedModel};
-use linnet_library::{LibraryError, ModelEntry, Store};
+use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
 use linnet_runtime::ssd::SsdTier;
 use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
 
@@ -54,7 +54,7 @@ impl StoreSource {
         }
         match self.store.find(name) {
             // The store also finds folders elsewhere, by their path. That is for people at this machine, not for requests.
-            Ok(entry) if entry.path.starts_with(self.store.models_folder()) => Ok(entry),
+            Ok(entry) if is_name_of(name, &entry.name) => Ok(entry),
             Ok(_) | Err(LibraryError::NotFound { .. } | LibraryError::InvalidName { .. }) => {
                 let available = self.entries()?.into_iter().map(|entry| entry.name).collect();
                 Err(ApiError::model_not_found(name, available))
@@ -107,6 +107,12 @@ impl ModelSource for StoreSource {
     }
 }
 
+/// Whether the store found the model by its name: in any case, with its organisation or without, or as the starter.
+fn is_name_of(asked: &str, name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    asked == STARTER || [name, last].iter().any(|known| known.to_lowercase() == asked.to_lowercase())
+}
+
 fn broken(model: &str, error: &dyn std::error::Error) -> ApiError {
     ApiError::ModelLoadFailed { model: model.to_owned(), reason: error.to_string() }
 }
@@ -122,5 +128,20 @@ fn facts(entry: ModelEntry) -> ModelFacts {
         parameters: entry.parameters,
         size_on_disk: Some(entry.size_on_disk),
         problem: entry.problem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_no_name_even_if_it_leads_into_the_store() {
+        for asked in ["maker/Small-A", "small-a", "SMALL-A", "starter"] {
+            assert!(is_name_of(asked, "maker/Small-A"), "{asked}");
+        }
+        for asked in ["/home/me/models/maker/Small-A", "./maker/Small-A", "../small-a", "models/maker/small-a", ""] {
+            assert!(!is_name_of(asked, "maker/Small-A"), "{asked}");
+        }
     }
 }
