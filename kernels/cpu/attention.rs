@@ -20,7 +20,7 @@ use self::{
     plan::{RowShape, Task, plan},
     task::{Partial, RowInput, Scratch},
 };
-use crate::{Context, Isa, PageGeometry, simd::level_for_multiple};
+use crate::{Context, Isa, Page, PageGeometry, simd::level_for_multiple};
 
 /// One sequence's queries of a step and the pages that hold its keys and values.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct AttentionRow<'a> {
     /// How many queries.
     pub length: usize,
     /// One layer's pages in order.
-    pub pages: &'a [&'a [u16]],
+    pub pages: &'a [Page<'a>],
     /// The absolute position of the first token of page 0: not 0 when a sliding window dropped old pages.
     pub first_position: usize,
 }
@@ -80,7 +80,8 @@ struct PartsPointer(*mut f32);
 // SAFETY: each task writes only the part that the plan gave to it alone.
 unsafe impl Sync for PartsPointer {}
 
-/// Computes `softmax(scale * query . keys) . values` for all rows, in f32, keys and values read as f16. Head dimensions
+/// Computes `softmax(scale * query . keys) . values` for all rows, in f32, keys and values read as the
+/// pages hold them. Head dimensions
 /// that are multiples of 8 are fast; others take the plain path. The result of a query has the same bits whatever is
 /// computed beside it, in its own row or in others, and on however many threads.
 ///

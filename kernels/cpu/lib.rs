@@ -34,6 +34,9 @@ pub use float_slice::FloatSlice;
 pub use isa::Isa;
 pub use matmul::{AffineWeight, DenseWeight, Epilogue, Matrix, MatrixError, Precision, Product, matmul, matmul_gated};
 pub use norm::{layer_norm, rms_norm, rms_norm_in_place};
-pub use pages::{PAGE_TOKENS, PageGeometry, append, read_page};
+pub use pages::{
+    AffinePages, AffineTokens, Half, PAGE_TOKENS, Page, PageFormat, PageGeometry, append, append_affine, read_affine,
+    read_page, write_affine,
+};
 pub use rope::{RopeTable, rope};
 pub use softmax::softmax_in_place;

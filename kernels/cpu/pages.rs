@@ -4,10 +4,17 @@
 //! keys with tokens innermost (`[head_dim, PAGE_TOKENS]`), so that one query's scores against many keys are plain
 //! multiply-adds with no sum across lanes; values with the head dimension innermost (`[PAGE_TOKENS, head_dim]`), so that
 //! the weighted sum of values is the same. Callers treat a page as opaque, but for moving it elsewhere.
+//!
+//! A page of affine-quantized keys and values has the same order ([`affine`]).
 
 #![allow(unsafe_code)]
 
+mod affine;
+
 use half::f16;
+
+pub(crate) use affine::widen_affine;
+pub use affine::{AffinePages, AffineTokens, append_affine, read_affine, write_affine};
 
 use crate::{
     Isa,
@@ -26,11 +33,59 @@ pub struct PageGeometry {
     pub head_dim: usize,
 }
 
+/// Which half of a head's page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// Its keys.
+    Keys,
+    /// Its values.
+    Values,
+}
+
+/// How a page holds its keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PageFormat {
+    /// As f16.
+    F16,
+    /// Affine-quantized.
+    Affine(AffinePages),
+}
+
+/// One layer's page.
+#[derive(Debug, Clone, Copy)]
+pub struct Page<'a> {
+    /// How it is held.
+    pub format: PageFormat,
+    /// [`PageGeometry::elements_as`] 16-bit elements.
+    pub data: &'a [u16],
+}
+
+impl<'a> From<&'a [u16]> for Page<'a> {
+    /// A page of f16.
+    fn from(data: &'a [u16]) -> Self {
+        Self { format: PageFormat::F16, data }
+    }
+}
+
 impl PageGeometry {
     /// The f16 elements of one layer's page, keys and values.
     #[must_use]
     pub fn elements(&self) -> usize {
         2 * self.kv_heads * self.head_dim * PAGE_TOKENS
+    }
+
+    /// The 16-bit elements of one layer's page in a format.
+    #[must_use]
+    pub fn elements_as(&self, format: PageFormat) -> usize {
+        self.kv_heads * self.head_elements(format)
+    }
+
+    /// The 16-bit elements that a head's keys and values take, side by side.
+    pub(crate) fn head_elements(&self, format: PageFormat) -> usize {
+        match format {
+            PageFormat::F16 => 2 * self.head_dim * PAGE_TOKENS,
+            PageFormat::Affine(affine) => affine.head_elements(*self),
+        }
     }
 
     /// Where the keys of `kv_head` begin in a page.

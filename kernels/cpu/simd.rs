@@ -50,6 +50,21 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// As [`Vector::load`].
     unsafe fn load_f16(source: *const u16) -> Self;
+    /// Reads `LANES` bytes as unsigned numbers.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn load_bytes(source: *const u8) -> Self;
+    /// The low halves of `LANES` bytes as unsigned numbers.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn load_low_nibbles(source: *const u8) -> Self;
+    /// The high halves of `LANES` bytes, likewise.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn load_high_nibbles(source: *const u8) -> Self;
     /// Writes `LANES` elements.
     ///
     /// # Safety

@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use linnet_kernels::{
-    Activation, AttentionError, AttentionOptions, AttentionRow, Context, PAGE_TOKENS, PageGeometry, RopeTable,
-    add_in_place, append, argmax, attention, gated, rms_norm, rope,
+    Activation, AffinePages, AttentionError, AttentionOptions, AttentionRow, Context, PAGE_TOKENS, Page, PageFormat,
+    PageGeometry, RopeTable, add_in_place, append, append_affine, argmax, attention, gated, rms_norm, rope,
 };
 
 fn main() -> Result<(), AttentionError> {
@@ -32,13 +32,25 @@ fn main() -> Result<(), AttentionError> {
         softcap: None,
         sinks: None,
     };
-    for context in [1, 32, 128, 512, 1024, 4096, 16_384] {
-        let seconds = time_attention(&ctx, &options, context - 1, 1)?;
-        let bytes = (context * kv_heads * head_dim * 2 * 2) as f64;
-        println!("decode at {context:6}: {:9.2} us, {:6.1} GB/s of cache", seconds * 1e6, bytes / seconds * 1e-9);
+    let affine = |bits| PageFormat::Affine(AffinePages { bits, group: 64 });
+    for (name, format) in [("f16", PageFormat::F16), ("8 bits", affine(8)), ("4 bits", affine(4))] {
+        if let PageFormat::Affine(affine) = format
+            && !affine.fits(geometry)
+        {
+            continue;
+        }
+        for context in [1, 32, 128, 512, 1024, 4096, 16_384] {
+            let seconds = time_attention(&ctx, &options, format, context - 1, 1)?;
+            let bytes = (context.div_ceil(PAGE_TOKENS) * geometry.elements_as(format) * 2) as f64;
+            println!(
+                "{name}, decode at {context:6}: {:9.2} us, {:6.1} GB/s of cache",
+                seconds * 1e6,
+                bytes / seconds * 1e-9
+            );
+        }
     }
     for length in [128, 512, 2048, 4096] {
-        let seconds = time_attention(&ctx, &options, 0, length)?;
+        let seconds = time_attention(&ctx, &options, PageFormat::F16, 0, length)?;
         // Two products of head_dim multiply-adds for each visible pair.
         let operations = (heads * length * (length + 1) / 2 * 4 * head_dim) as f64;
         println!("prefill of {length:5}: {:9.1} us, {:6.1} GFLOP/s", seconds * 1e6, operations / seconds * 1e-9);
@@ -50,6 +62,7 @@ fn main() -> Result<(), AttentionError> {
 fn time_attention(
     ctx: &Context,
     options: &AttentionOptions<'_>,
+    format: PageFormat,
     start: usize,
     length: usize,
 ) -> Result<f64, AttentionError> {
@@ -59,12 +72,17 @@ fn time_attention(
     let keys = noise(PAGE_TOKENS * kv_heads * head_dim);
     let pages: Vec<Vec<u16>> = (0..tokens.div_ceil(PAGE_TOKENS))
         .map(|_| {
-            let mut page = vec![0; options.geometry.elements()];
-            append(options.geometry, &mut page, 0, &keys, &keys, PAGE_TOKENS);
+            let mut page = vec![0; options.geometry.elements_as(format)];
+            match format {
+                PageFormat::F16 => append(options.geometry, &mut page, 0, &keys, &keys, PAGE_TOKENS),
+                PageFormat::Affine(affine) => {
+                    append_affine(options.geometry, affine, &mut page, 0, (&keys, &keys), PAGE_TOKENS);
+                }
+            }
             page
         })
         .collect();
-    let pages: Vec<&[u16]> = pages.iter().map(Vec::as_slice).collect();
+    let pages: Vec<Page<'_>> = pages.iter().map(|page| Page { format, data: page }).collect();
     let query = noise(length * options.heads * head_dim);
     let mut output = vec![0.0; query.len()];
     let mut failure = Ok(());

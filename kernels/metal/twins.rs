@@ -7,8 +7,8 @@ use super::{
     decode_attention_reference, gated_reference, greedy_reference, log_sum_exp, round_to,
 };
 use crate::{
-    Activation, AffineWeight, AttentionOptions, AttentionRow, Context, FloatSlice, Matrix, PAGE_TOKENS, PageGeometry,
-    Precision, append, argmax, attention, matmul_gated,
+    Activation, AffineWeight, AttentionOptions, AttentionRow, Context, FloatSlice, Matrix, PAGE_TOKENS, Page,
+    PageGeometry, Precision, append, argmax, attention, matmul_gated,
 };
 
 fn floats(random: &mut StdRng, count: usize, size: f32) -> Vec<f32> {
@@ -101,7 +101,7 @@ fn attention_reference_agrees_with_the_cpu_kernel() {
             };
             append(geometry, &mut pages[token / PAGE_TOKENS], token % PAGE_TOKENS, &row(&keys), &row(&values), 1);
         }
-        let pages: Vec<&[u16]> = pages.iter().map(Vec::as_slice).collect();
+        let pages: Vec<Page<'_>> = pages.iter().map(|page| Page::from(page.as_slice())).collect();
         let mut expected = vec![0.0; queries.len()];
         let options = AttentionOptions {
             heads,

@@ -77,12 +77,12 @@ pub(crate) struct RunArguments {
     /// Memory that all conversations together may take, such as 2GB [default: 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "kv_tokens")]
     pub(crate) kv_memory: Option<u64>,
-    /// Hold conversations in 4 or 8 bits per value: less memory, a little less exact; mlx backend only
+    /// Hold conversations in 4 or 8 bits per value: less memory, a little less exact
     #[arg(long, value_name = "4|8", value_parser = kv_bits)]
     pub(crate) kv_bits: Option<u32>,
 }
 
-/// Values that share a scale where conversations are held in fewer bits.
+/// Values that share a scale where conversations are held in fewer bits; fewer where a head cannot be cut into as many.
 const KV_GROUP: usize = 64;
 
 /// How many bits the user asks conversations to be held in.

@@ -1,4 +1,5 @@
-//! The backend on linnet-kernels: computes at once, in f32, with keys and values in f16 pages.
+//! The backend on linnet-kernels: computes at once, in f32, with keys and values in pages of f16 or
+//! quantized.
 
 mod kv;
 mod step;
@@ -9,8 +10,8 @@ pub use step::CpuStep;
 pub use tensor::CpuTensor;
 
 use crate::{
-    Activation, AttentionSpec, Backend, ComputeError, Draw, Dtype, KvLayout, MatrixSource, Result, RopeSpec, Row,
-    TensorView, Weight,
+    Activation, AttentionSpec, Backend, ComputeError, Draw, Dtype, KvLayout, KvQuantization, MatrixSource, Result,
+    RopeSpec, Row, TensorView, Weight,
 };
 use linnet_kernels::{
     AffineWeight, AttentionOptions, AttentionRow, Context, DenseWeight, FloatSlice, Matrix, MatrixError, Precision,
@@ -52,6 +53,7 @@ pub struct CpuBackend {
     context: Context,
     precision: Precision,
     arena: Arena,
+    kv_quantization: Option<KvQuantization>,
 }
 
 /// A weight matrix, re-laid for the kernels.
@@ -80,7 +82,14 @@ impl CpuBackend {
     #[must_use]
     pub fn with_context(context: Context, exact: bool) -> Self {
         let precision = if exact { Precision::Exact } else { Precision::Fast };
-        Self { context, precision, arena: Arena::default() }
+        Self { context, precision, arena: Arena::default(), kv_quantization: None }
+    }
+
+    /// The same backend, whose stores quantize keys and values of layers without a window.
+    #[must_use]
+    pub fn with_kv_quantization(mut self, quantization: Option<KvQuantization>) -> Self {
+        self.kv_quantization = quantization;
+        self
     }
 
     fn product_outputs<const N: usize>(&self, x: &CpuTensor, weights: [&CpuMatrix; N]) -> Result<[CpuTensor; N]> {
@@ -144,7 +153,11 @@ impl Backend for CpuBackend {
     }
 
     fn kv(&self, layout: &KvLayout, capacity: usize) -> Result<CpuKv> {
-        Ok(CpuKv::new(layout, capacity))
+        let kv = CpuKv::new(layout, capacity);
+        match self.kv_quantization {
+            None => Ok(kv),
+            Some(quantization) => kv.quantized(layout, quantization),
+        }
     }
 
     fn identity(&self) -> String {
@@ -348,6 +361,17 @@ impl Backend for CpuBackend {
         linnet_kernels::attention(&self.context, &options, &mut attention_rows)
             .map_err(|error| ComputeError::Kernel { operation: "attention", reason: error.to_string() })?;
         Ok(out)
+    }
+
+    fn submit(
+        &self,
+        step: &CpuStep,
+        kv: &mut CpuKv,
+        _tokens: Option<&Rc<[u32]>>,
+        _logits: Option<&CpuTensor>,
+    ) -> Result<()> {
+        kv.settle(step.rows().map(|(row, _)| row.slot));
+        Ok(())
     }
 
     fn choose(&self, logits: &CpuTensor, draws: &[Draw]) -> Result<Rc<[u32]>> {

@@ -1,7 +1,8 @@
 //! A model folder becomes a running engine with its tokenizer, template and defaults.
 
 use crate::{
-    BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError, ssd::SsdTier,
+    BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError,
+    recommendation::drop_unusable, ssd::SsdTier,
 };
 use linnet_compute::{
     KvQuantization,
@@ -109,10 +110,16 @@ pub enum LoadError {
 /// [`LoadError`], naming the file and what is wrong with it.
 pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, LoadError> {
     options.check()?;
-    let architecture = ModelConfig::load(folder)?.model_type()?.to_owned();
+    let config = ModelConfig::load(folder)?;
+    let architecture = config.model_type()?.to_owned();
+    let fitted = |wish: KvQuantization| config.head_dim().map_or(wish, |head_dim| wish.for_heads(head_dim));
+    let options = &LoadOptions { kv_quantization: options.kv_quantization.map(fitted), ..options.clone() };
     let tokenizer = Tokenizer::load(folder)?;
     let template = ChatTemplate::load(folder)?;
-    let defaults = GenerationDefaults::load(folder, &tokenizer)?;
+    let mut defaults = GenerationDefaults::load(folder, &tokenizer)?;
+    for note in drop_unusable(&mut defaults) {
+        tracing::warn!(folder = %folder.display(), "{note}");
+    }
     let name = options.name.clone().unwrap_or_else(|| {
         folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
     });
@@ -135,7 +142,7 @@ impl LoadOptions {
             return Err(LoadError::NoBackend(backend));
         }
         let refused = match backend {
-            BackendChoice::Cpu => [(self.kv_quantization.is_some(), "quantized keys and values (--kv-bits)")].to_vec(),
+            BackendChoice::Cpu => Vec::new(),
             BackendChoice::Mlx => vec![(self.threads.is_some(), "--threads"), (self.exact, "--exact")],
         };
         match refused.into_iter().find(|(is_asked, _)| *is_asked) {
@@ -158,8 +165,10 @@ fn start_engine(name: &str, folder: &Path, text: EngineText, options: &LoadOptio
         BackendChoice::Cpu => {
             let default = CpuOptions::default();
             let cpu = CpuOptions { threads: options.threads.unwrap_or(default.threads), exact: options.exact };
+            let kv = options.kv_quantization;
             Ok(Engine::start_with_disk(name, options.engine, text, disk, move || {
-                BackendModel::load(CpuBackend::new(cpu), &folder, size).map_err(|error| failed(&error))
+                BackendModel::load(CpuBackend::new(cpu).with_kv_quantization(kv), &folder, size)
+                    .map_err(|error| failed(&error))
             })?)
         }
         #[cfg(feature = "mlx")]
@@ -189,7 +198,7 @@ mod tests {
         let quantization = KvQuantization { bits: 4, group_size: 64, start: 0 };
         let cpu = LoadOptions { backend: BackendChoice::Cpu, ..Default::default() };
         assert_eq!(refusal(&cpu), "accepted");
-        assert!(refusal(&LoadOptions { kv_quantization: Some(quantization), ..cpu }).contains("--kv-bits"));
+        assert_eq!(refusal(&LoadOptions { kv_quantization: Some(quantization), ..cpu }), "accepted");
         let mlx = LoadOptions { backend: BackendChoice::Mlx, ..Default::default() };
         if BackendChoice::Mlx.is_available() {
             assert_eq!(refusal(&mlx), "accepted");

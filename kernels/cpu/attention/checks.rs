@@ -1,7 +1,7 @@
 //! What must hold before attention runs.
 
 use super::{AttentionOptions, AttentionRow};
-use crate::PAGE_TOKENS;
+use crate::{AffinePages, PAGE_TOKENS, PageFormat};
 
 /// Why attention cannot run: the shapes of a call contradict each other.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -77,6 +77,21 @@ pub enum AttentionError {
         /// Elements that are there.
         got: usize,
     },
+    /// A page is quantized in a way that this head dimension does not allow.
+    #[error(
+        "row {row}: page {page} holds {bits} bits in groups of {group}; 4 or 8 bits in groups of 32, 64 or 128 that divide \
+         the head dimension are possible"
+    )]
+    PageFormat {
+        /// Which row of the call.
+        row: usize,
+        /// Which of its pages.
+        page: usize,
+        /// Bits per element.
+        bits: usize,
+        /// Elements per group.
+        group: usize,
+    },
     /// A query would see keys that were dropped.
     #[error("row {row}: its first query sees keys from position {needed} on, but the pages begin at {first_position}")]
     KeysDropped {
@@ -132,9 +147,14 @@ fn check_row(options: &AttentionOptions<'_>, index: usize, row: &AttentionRow<'_
     if got < needed {
         return Err(AttentionError::PagesMissing { row: index, first_position, end, needed, got });
     }
-    let expected = options.geometry.elements();
-    match row.pages.iter().position(|page| page.len() != expected) {
-        Some(page) => Err(AttentionError::PageSize { row: index, page, expected, got: row.pages[page].len() }),
-        None => Ok(()),
-    }
+    row.pages.iter().enumerate().try_for_each(|(number, page)| {
+        if let PageFormat::Affine(affine) = page.format
+            && !affine.fits(options.geometry)
+        {
+            let AffinePages { bits, group } = affine;
+            return Err(AttentionError::PageFormat { row: index, page: number, bits, group });
+        }
+        let (expected, got) = (options.geometry.elements_as(page.format), page.data.len());
+        if got == expected { Ok(()) } else { Err(AttentionError::PageSize { row: index, page: number, expected, got }) }
+    })
 }

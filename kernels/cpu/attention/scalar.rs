@@ -5,7 +5,7 @@
 use half::f16;
 
 use super::{AttentionOptions, plan::Task, task::RowInput};
-use crate::PAGE_TOKENS;
+use crate::{Half, PAGE_TOKENS, Page, PageFormat, PageGeometry};
 
 /// Attention of one task whose keys are whole (not cut into parts).
 ///
@@ -30,7 +30,7 @@ fn attend(
     head: usize,
     query: &[f32],
     position: usize,
-    pages: &[&[u16]],
+    pages: &[Page<'_>],
     first_position: usize,
     output: &mut [f32],
 ) {
@@ -42,8 +42,9 @@ fn attend(
     let mut scores: Vec<f32> = visible
         .clone()
         .map(|key| {
-            let keys = &pages[key / PAGE_TOKENS][geometry.keys_start(kv_head) + key % PAGE_TOKENS..];
-            let dot: f32 = (0..head_dim).map(|dim| query[dim] * widen(keys[dim * PAGE_TOKENS])).sum();
+            let page = pages[key / PAGE_TOKENS];
+            let element = |dim| element(geometry, page, (kv_head, Half::Keys), (key % PAGE_TOKENS, dim));
+            let dot: f32 = (0..head_dim).map(|dim| query[dim] * element(dim)).sum();
             let score = dot * options.scale;
             options.softcap.map_or(score, |cap| cap * (score / cap).tanh())
         })
@@ -56,11 +57,27 @@ fn attend(
 
     output.fill(0.0);
     for (key, weight) in visible.zip(scores) {
-        let values = &pages[key / PAGE_TOKENS][geometry.values_start(kv_head) + key % PAGE_TOKENS * head_dim..];
-        output.iter_mut().zip(values).for_each(|(output, &value)| *output += weight / sum * widen(value));
+        let page = pages[key / PAGE_TOKENS];
+        for (dim, output) in output.iter_mut().enumerate() {
+            let value = element(geometry, page, (kv_head, Half::Values), (key % PAGE_TOKENS, dim));
+            *output += weight / sum * value;
+        }
     }
 }
 
-fn widen(bits: u16) -> f32 {
-    f16::from_bits(bits).to_f32()
+/// One element of a page.
+fn element(
+    geometry: PageGeometry,
+    page: Page<'_>,
+    (kv_head, half): (usize, Half),
+    (token, dim): (usize, usize),
+) -> f32 {
+    let elements = geometry.head_elements(page.format);
+    let head = &page.data[kv_head * elements..(kv_head + 1) * elements];
+    let f16_at = |place: usize| f16::from_bits(head[place]).to_f32();
+    match (page.format, half) {
+        (PageFormat::F16, Half::Keys) => f16_at(dim * PAGE_TOKENS + token),
+        (PageFormat::F16, Half::Values) => f16_at((PAGE_TOKENS + token) * geometry.head_dim + dim),
+        (PageFormat::Affine(affine), _) => affine.element(geometry, head, half, (token, dim)),
+    }
 }

@@ -11,15 +11,16 @@ use super::{
     row_group::{BLOCK_PAGES, BLOCK_TOKENS, Block, RowGroup, Running},
     tile::{Element, TILE_ROWS},
 };
-use crate::{Isa, PAGE_TOKENS, convert::widen_f16_bits, simd::dispatch_vector};
+use crate::{Isa, PAGE_TOKENS, Page, PageFormat, convert::widen_f16_bits, pages::widen_affine, simd::dispatch_vector};
 
-/// Up to so many query rows read f16 from the pages; above, the pages are widened once into scratch memory.
+/// Up to so many query rows read f16 from the pages; above, and where they are quantized, the pages are widened once into
+/// scratch memory.
 const DIRECT_ROWS: usize = 2 * TILE_ROWS;
 
 /// One row of the call, as tasks see it.
 pub(super) struct RowInput<'a> {
     pub(super) query: &'a [f32],
-    pub(super) pages: &'a [&'a [u16]],
+    pub(super) pages: &'a [Page<'a>],
     pub(super) shape: RowShape,
 }
 
@@ -153,11 +154,12 @@ pub(super) fn run_block(
     if is_first {
         partial.clear();
     }
-    let page_elements = 2 * geometry.head_dim * PAGE_TOKENS;
-    let keys_start = geometry.keys_start(task.kv_head);
     let start = tokens.start;
     let pages = &input.pages[start / PAGE_TOKENS..tokens.end.div_ceil(PAGE_TOKENS)];
-    let heads = pages.iter().map(|page| &page[keys_start..keys_start + page_elements]);
+    let heads = pages.iter().map(|page| {
+        let elements = geometry.head_elements(page.format);
+        (page.format, &page.data[task.kv_head * elements..(task.kv_head + 1) * elements])
+    });
     let visible = |row: usize| {
         let position = input.shape.start + task.queries.start + row / group;
         let first = options.first_visible(position).saturating_sub(input.shape.first_position).max(start);
@@ -165,21 +167,25 @@ pub(super) fn run_block(
         first.min(end).saturating_sub(start)..end.saturating_sub(start)
     };
     let mut state = BlockRows { isa, options, rows, queries: &scratch.queries, scores: &mut scratch.scores, partial };
-    if rows <= DIRECT_ROWS {
+    if rows <= DIRECT_ROWS && pages.iter().all(|page| page.format == PageFormat::F16) {
         let mut starts = [std::ptr::null::<u16>(); BLOCK_PAGES];
-        starts.iter_mut().zip(heads).for_each(|(start, page)| *start = page.as_ptr());
+        starts.iter_mut().zip(heads).for_each(|(start, (_, head))| *start = head.as_ptr());
         state.run(&starts[..pages.len()], &visible);
-    } else {
-        scratch.widened.resize(BLOCK_PAGES * page_elements, 0.0);
-        let mut starts = [std::ptr::null::<f32>(); BLOCK_PAGES];
-        for ((start, page), widened) in
-            starts.iter_mut().zip(heads).zip(scratch.widened.chunks_exact_mut(page_elements))
-        {
-            widen_f16_bits(isa, page, widened);
-            *start = widened.as_ptr();
-        }
-        state.run(&starts[..pages.len()], &visible);
+        return;
     }
+    let elements = 2 * geometry.head_dim * PAGE_TOKENS;
+    scratch.widened.resize(BLOCK_PAGES * elements, 0.0);
+    let mut starts = [std::ptr::null::<f32>(); BLOCK_PAGES];
+    for ((start, (format, head)), widened) in
+        starts.iter_mut().zip(heads).zip(scratch.widened.chunks_exact_mut(elements))
+    {
+        match format {
+            PageFormat::F16 => widen_f16_bits(isa, head, widened),
+            PageFormat::Affine(affine) => widen_affine(isa, geometry, affine, head, widened),
+        }
+        *start = widened.as_ptr();
+    }
+    state.run(&starts[..pages.len()], &visible);
 }
 
 /// All query rows of a task against one block, some rows at a time.

@@ -4,7 +4,7 @@ use half::f16;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{AttentionError, AttentionOptions, AttentionRow, attention};
-use crate::{Context, Isa, PAGE_TOKENS, PageGeometry, append};
+use crate::{AffinePages, Context, Half, Isa, PAGE_TOKENS, Page, PageFormat, PageGeometry, append, append_affine};
 
 /// One sequence with its keys and values in pages and, rounded as the pages round, in plain arrays.
 #[derive(Clone)]
@@ -16,7 +16,13 @@ struct Sequence {
     /// `[position, kv_heads, head_dim]` from `first_position` on.
     keys: Vec<f32>,
     values: Vec<f32>,
-    pages: Vec<Vec<u16>>,
+    pages: Vec<(PageFormat, Vec<u16>)>,
+}
+
+impl Sequence {
+    fn pages(&self) -> Vec<Page<'_>> {
+        self.pages.iter().map(|(format, data)| Page { format: *format, data }).collect()
+    }
 }
 
 /// A call's options that own their sinks.
@@ -27,11 +33,20 @@ struct Case {
     window: Option<usize>,
     softcap: Option<f32>,
     sinks: Option<Vec<f32>>,
+    /// How two of three pages are quantized.
+    affine: Option<AffinePages>,
 }
 
 impl Case {
     fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
-        Self { heads, geometry: PageGeometry { kv_heads, head_dim }, window: None, softcap: None, sinks: None }
+        Self {
+            heads,
+            geometry: PageGeometry { kv_heads, head_dim },
+            window: None,
+            softcap: None,
+            sinks: None,
+            affine: None,
+        }
     }
 
     fn options(&self) -> AttentionOptions<'_> {
@@ -55,16 +70,34 @@ impl Case {
         let query = random(length * self.heads * head_dim, 4.0);
         let mut keys = random(tokens * kv_heads * head_dim, 3.0);
         let mut values = random(tokens * kv_heads * head_dim, 2.0);
-        // What a page does not hold yet is NaN, so that any use of it shows.
-        let mut pages = vec![vec![f16::NAN.to_bits(); self.geometry.elements()]; tokens.div_ceil(PAGE_TOKENS)];
         let width = kv_heads * head_dim;
-        for (page, first) in pages.iter_mut().zip((0..).step_by(PAGE_TOKENS)) {
+        let mut pages = Vec::new();
+        for (number, first) in (0..tokens).step_by(PAGE_TOKENS).enumerate() {
             let count = PAGE_TOKENS.min(tokens - first);
             let range = first * width..(first + count) * width;
-            append(self.geometry, page, 0, &keys[range.clone()], &values[range], count);
-        }
-        for value in keys.iter_mut().chain(&mut values) {
-            *value = f16::from_f32(*value).to_f32();
+            let (keys, values) = (&mut keys[range.clone()], &mut values[range]);
+            // What a page does not hold yet is NaN, so that any use of it shows.
+            let nan = f16::NAN.to_bits();
+            let Some(affine) = self.affine.filter(|_| number % 3 != 1) else {
+                let mut page = vec![nan; self.geometry.elements()];
+                append(self.geometry, &mut page, 0, keys, values, count);
+                keys.iter_mut().chain(values).for_each(|value| *value = f16::from_f32(*value).to_f32());
+                pages.push((PageFormat::F16, page));
+                continue;
+            };
+            let format = PageFormat::Affine(affine);
+            let mut page = vec![nan; self.geometry.elements_as(format)];
+            append_affine(self.geometry, affine, &mut page, 0, (keys, values), count);
+            for (kv_head, head) in page.chunks_exact(self.geometry.head_elements(format)).enumerate() {
+                for token in 0..count {
+                    for dim in 0..head_dim {
+                        let at = (token * kv_heads + kv_head) * head_dim + dim;
+                        keys[at] = affine.element(self.geometry, head, Half::Keys, (token, dim));
+                        values[at] = affine.element(self.geometry, head, Half::Values, (token, dim));
+                    }
+                }
+            }
+            pages.push((format, page));
         }
         Sequence { start, length, first_position, query, keys, values, pages }
     }
@@ -108,8 +141,7 @@ impl Case {
     /// Runs all sequences in one call.
     fn run(&self, ctx: &Context, sequences: &[Sequence]) -> Vec<Vec<f32>> {
         let mut outputs: Vec<Vec<f32>> = sequences.iter().map(|s| vec![f32::NAN; s.query.len()]).collect();
-        let pages: Vec<Vec<&[u16]>> =
-            sequences.iter().map(|sequence| sequence.pages.iter().map(Vec::as_slice).collect()).collect();
+        let pages: Vec<Vec<Page<'_>>> = sequences.iter().map(Sequence::pages).collect();
         let mut rows: Vec<AttentionRow<'_>> = sequences
             .iter()
             .zip(&mut outputs)
@@ -169,6 +201,25 @@ fn prefill_at_many_lengths_and_starts() {
     let case = Case::new(6, 2, 32);
     for (start, length) in [(0, 2), (0, 5), (0, 21), (0, 22), (0, 64), (0, 65), (0, 150), (3, 70), (60, 8), (300, 45)] {
         case.check(&[case.sequence(&mut rng, start, length, 0)]);
+    }
+}
+
+#[test]
+fn quantized_pages_beside_others_are_read_as_their_plain_version_reads_them() {
+    let mut rng = StdRng::seed_from_u64(13);
+    for (head_dim, group) in [(32, 32), (64, 64), (64, 32), (128, 64), (96, 32), (256, 128)] {
+        for bits in [4, 8] {
+            for (heads, kv_heads, window) in [(9, 3, None), (4, 1, Some(100))] {
+                let mut case = Case::new(heads, kv_heads, head_dim);
+                case.affine = Some(AffinePages { bits, group });
+                case.window = window;
+                case.check(&[
+                    case.sequence(&mut rng, 200, 1, 0),
+                    case.sequence(&mut rng, 20, 70, 0),
+                    case.sequence(&mut rng, 300, 3, 0),
+                ]);
+            }
+        }
     }
 }
 
@@ -256,9 +307,9 @@ fn ragged_rows_of_one_step() {
 #[test]
 fn a_query_gives_the_same_bits_in_any_company_and_in_any_chunk() {
     let mut rng = StdRng::seed_from_u64(12);
-    for window in [None, Some(300)] {
+    for (window, affine) in [(None, None), (Some(300), None), (None, Some(AffinePages { bits: 8, group: 64 }))] {
         let mut case = Case::new(9, 3, 64);
-        case.window = window;
+        (case.window, case.affine) = (window, affine);
         let shapes = [(0, 1), (1000, 1), (64, 64), (5, 0), (63, 2), (0, 33), (400, 8), (129, 1), (2000, 1), (257, 300)];
         let sequences: Vec<Sequence> =
             shapes.iter().map(|&(start, length)| case.sequence(&mut rng, start, length, 0)).collect();
@@ -317,7 +368,7 @@ fn shapes_that_do_not_fit_are_refused() {
     let mut rng = StdRng::seed_from_u64(11);
     let case = Case::new(4, 2, 16);
     let sequence = case.sequence(&mut rng, 100, 2, 0);
-    let pages: Vec<&[u16]> = sequence.pages.iter().map(Vec::as_slice).collect();
+    let pages = sequence.pages();
     let call = |change: &dyn Fn(&mut AttentionOptions<'_>, &mut AttentionRow<'_>)| {
         let mut output = vec![0.0; sequence.query.len()];
         let mut options = case.options();
@@ -354,7 +405,7 @@ fn shapes_that_do_not_fit_are_refused() {
         call(&|options, _| options.geometry.head_dim = 8),
         Err(AttentionError::RowLength { row: 0, what: "query", length: 2, expected: 64, got: 128 })
     );
-    let short: Vec<&[u16]> = vec![pages[0], &pages[1][1..]];
+    let short = vec![pages[0], Page::from(&pages[1].data[1..])];
     let mut output = vec![0.0; sequence.query.len()];
     let row = AttentionRow {
         query: &sequence.query,
@@ -367,5 +418,19 @@ fn shapes_that_do_not_fit_are_refused() {
     assert_eq!(
         attention(&ctx, &case.options(), &mut [row]),
         Err(AttentionError::PageSize { row: 0, page: 1, expected: 4096, got: 4095 })
+    );
+    let affine = AffinePages { bits: 4, group: 64 };
+    let quantized = vec![pages[0], Page { format: PageFormat::Affine(affine), data: pages[1].data }];
+    let row = AttentionRow {
+        query: &sequence.query,
+        output: &mut output,
+        start: 100,
+        length: 2,
+        pages: &quantized,
+        first_position: 0,
+    };
+    assert_eq!(
+        attention(&ctx, &case.options(), &mut [row]),
+        Err(AttentionError::PageFormat { row: 0, page: 1, bits: 4, group: 64 })
     );
 }

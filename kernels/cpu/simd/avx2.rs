@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::{
     __m256, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
-    _mm_loadu_si128, _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps, _mm_storeu_si128, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_and_ps, _mm256_andnot_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps,
-    _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute_ps, _mm256_round_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    _mm_loadl_epi64, _mm_loadu_si128, _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps, _mm_storeu_si128,
+    _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32,
+    _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+    _mm256_min_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute_ps, _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
 use super::{Vector, VectorKernel};
@@ -58,6 +59,30 @@ impl Vector for F32x8 {
     unsafe fn load_f16(source: *const u16) -> Self {
         // SAFETY: the caller's promise.
         Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(source.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(source: *const u8) -> Self {
+        // SAFETY: the caller's promise; eight bytes are read.
+        Self(unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(source.cast()))) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_low_nibbles(source: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(source.cast()));
+            Self(_mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(0xf))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_high_nibbles(source: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(source.cast()));
+            Self(_mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(bytes)))
+        }
     }
 
     #[inline(always)]

@@ -1,11 +1,12 @@
 //! Sixteen lanes: AVX-512 F and DQ.
 
 use std::arch::x86_64::{
-    __m512, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm256_loadu_si256, _mm256_storeu_si256,
-    _mm512_abs_ps, _mm512_add_ps, _mm512_and_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_div_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_or_ps,
-    _mm512_permute_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps,
-    _mm512_set1_ps, _mm512_storeu_ps, _mm512_sub_ps,
+    __m512, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm256_loadu_si256,
+    _mm256_storeu_si256, _mm512_abs_ps, _mm512_add_ps, _mm512_and_ps, _mm512_and_si512, _mm512_cmp_ps_mask,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_div_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_or_ps, _mm512_permute_ps,
+    _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
 use super::{Vector, VectorKernel};
@@ -57,6 +58,30 @@ impl Vector for F32x16 {
     unsafe fn load_f16(source: *const u16) -> Self {
         // SAFETY: the caller's promise.
         Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(source.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(source: *const u8) -> Self {
+        // SAFETY: the caller's promise; sixteen bytes are read.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(source.cast()))) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_low_nibbles(source: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(source.cast()));
+            Self(_mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(0xf))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_high_nibbles(source: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(source.cast()));
+            Self(_mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(bytes)))
+        }
     }
 
     #[inline(always)]

@@ -5,10 +5,11 @@
 
 use std::arch::{
     aarch64::{
-        float32x4_t, uint16x4_t, vabsq_f32, vaddq_f32, vaddq_s32, vaddvq_f32, vandq_u32, vbslq_f32, vcltq_f32,
-        vcvtq_s32_f32, vdivq_f32, vdupq_n_f32, vdupq_n_s32, vdupq_n_u32, vfmaq_f32, vld1_u16, vld1q_f32, vmaxq_f32,
-        vmaxvq_f32, vminq_f32, vmulq_f32, vmvnq_u32, vreinterpretq_f32_s32, vreinterpretq_f32_u32,
-        vreinterpretq_u32_f32, vrev64q_f32, vrndnq_f32, vshlq_n_s32, vst1_u16, vst1q_f32, vsubq_f32,
+        float32x4_t, uint16x4_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_s32, vaddvq_f32, vandq_u32, vbslq_f32,
+        vcltq_f32, vcreate_u8, vcvtq_f32_u32, vcvtq_s32_f32, vdivq_f32, vdupq_n_f32, vdupq_n_s32, vdupq_n_u32,
+        vfmaq_f32, vget_low_u16, vld1_u16, vld1q_f32, vmaxq_f32, vmaxvq_f32, vminq_f32, vmovl_u8, vmovl_u16, vmulq_f32,
+        vmvnq_u32, vreinterpretq_f32_s32, vreinterpretq_f32_u32, vreinterpretq_u32_f32, vrev64q_f32, vrndnq_f32,
+        vshlq_n_s32, vshrq_n_u32, vst1_u16, vst1q_f32, vsubq_f32,
     },
     asm,
 };
@@ -40,6 +41,19 @@ macro_rules! lanewise {
     )*};
 }
 
+/// Four bytes as four unsigned numbers.
+///
+/// # Safety
+/// `source` must be readable for four bytes.
+#[inline(always)]
+unsafe fn widen_bytes(source: *const u8) -> uint32x4_t {
+    // SAFETY: the caller's promise; read unaligned.
+    unsafe {
+        let bytes = vcreate_u8(u64::from(source.cast::<u32>().read_unaligned()));
+        vmovl_u16(vget_low_u16(vmovl_u8(bytes)))
+    }
+}
+
 impl Vector for F32x4 {
     const LANES: usize = 4;
     const REGISTERS: usize = 32;
@@ -67,6 +81,24 @@ impl Vector for F32x4 {
                 options(pure, nomem, nostack, preserves_flags));
             Self(wide)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(source: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self(vcvtq_f32_u32(widen_bytes(source))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_low_nibbles(source: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe { Self(vcvtq_f32_u32(vandq_u32(widen_bytes(source), vdupq_n_u32(0xf)))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_high_nibbles(source: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe { Self(vcvtq_f32_u32(vshrq_n_u32::<4>(widen_bytes(source)))) }
     }
 
     #[inline(always)]

@@ -1,15 +1,18 @@
 //! Keys and values in pages: a sequence's tokens lie in blocks of [`PAGE_TOKENS`], each with a page for every layer.
 //! Sequences share blocks, and blocks are kept beyond their sequences ([`kept`]); only a block that has a single holder is
-//! written to.
+//! written to. A block holds f16, or is quantized ([`form`]).
 
+mod form;
 mod kept;
+mod transfer;
 
-use self::kept::Holders;
-use crate::{
-    ComputeError, Dtype, KeptBlock, KvBlock, KvData, KvFormat, KvLayout, KvStore, KvUsage, LayerBlock, LayerKv,
-    Outputs, Result, Row, Slot,
+pub(crate) use self::form::LayerPlace;
+use self::{
+    form::{Form, place_layers},
+    kept::Holders,
 };
-use linnet_kernels::{PAGE_TOKENS, PageGeometry};
+use crate::{ComputeError, KeptBlock, KvBlock, KvLayout, KvQuantization, KvStore, KvUsage, Result, Row, Slot};
+use linnet_kernels::{PAGE_TOKENS, Page, PageFormat};
 use std::{collections::BTreeMap, ops::Range};
 
 /// How many free blocks are kept for the next sequence; more go back to the system.
@@ -19,10 +22,14 @@ const IDLE_BLOCKS: usize = 8;
 #[derive(Debug)]
 pub struct CpuKv {
     layers: Vec<LayerPlace>,
-    block_elements: usize,
+    /// The 16-bit elements of a block of each form.
+    elements: [usize; 2],
+    quantization: Option<KvQuantization>,
     capacity_blocks: usize,
     /// Blocks by number; `None` is a number whose memory went back to the system.
     blocks: Vec<Option<Box<[u16]>>>,
+    /// How each block is held.
+    forms: Vec<Form>,
     /// Who holds each block.
     holders: Vec<Holders>,
     free: Vec<usize>,
@@ -30,34 +37,26 @@ pub struct CpuKv {
     next_slot: u32,
 }
 
-/// Where a layer's page lies within a block.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LayerPlace {
-    pub(crate) geometry: PageGeometry,
-    offset: usize,
-}
-
 #[derive(Debug, Default)]
 struct Sequence {
     blocks: Vec<usize>,
     length: usize,
+    /// Whether new blocks are quantized.
+    is_quantized: bool,
+    /// How many of the blocks were looked at since.
+    settled: usize,
 }
 
 impl CpuKv {
     pub(crate) fn new(layout: &KvLayout, capacity: usize) -> Self {
-        let mut offset = 0;
-        let place = |layer: &LayerKv| {
-            let geometry = PageGeometry { kv_heads: layer.kv_heads, head_dim: layer.head_dim };
-            let place = LayerPlace { geometry, offset };
-            offset += geometry.elements();
-            place
-        };
-        let layers: Vec<LayerPlace> = layout.layers.iter().map(place).collect();
+        let (layers, elements) = place_layers(layout, None);
         Self {
             layers,
-            block_elements: offset,
+            elements,
+            quantization: None,
             capacity_blocks: capacity.div_ceil(PAGE_TOKENS),
             blocks: Vec::new(),
+            forms: Vec::new(),
             holders: Vec::new(),
             free: Vec::new(),
             sequences: BTreeMap::new(),
@@ -88,8 +87,9 @@ impl CpuKv {
         for row in rows {
             let end = row.start + row.length;
             self.own_last_block(row.slot)?;
-            let held = self.sequence(row.slot)?.blocks.len();
-            let fresh: Vec<usize> = (held..end.div_ceil(PAGE_TOKENS)).map(|_| self.take_block()).collect();
+            let sequence = self.sequence(row.slot)?;
+            let (held, form) = (sequence.blocks.len(), if sequence.is_quantized { Form::Affine } else { Form::F16 });
+            let fresh: Vec<usize> = (held..end.div_ceil(PAGE_TOKENS)).map(|_| self.take_block(form)).collect();
             if let Some(sequence) = self.sequences.get_mut(&row.slot) {
                 sequence.blocks.extend(fresh);
                 sequence.length = end;
@@ -114,103 +114,34 @@ impl CpuKv {
             let position = row.start + done;
             let within = position % PAGE_TOKENS;
             let count = (PAGE_TOKENS - within).min(row.length - done);
-            let block =
-                sequence.blocks.get(position / PAGE_TOKENS).and_then(|&block| self.blocks[block].as_deref_mut());
-            let Some(block) = block else {
+            let number = sequence.blocks.get(position / PAGE_TOKENS).copied();
+            let Some((form, block)) =
+                number.and_then(|number| Some((self.forms[number], self.blocks[number].as_deref_mut()?)))
+            else {
                 return Err(ComputeError::WrongStart { slot: row.slot.0, held: sequence.length, start: position });
             };
-            let page = &mut block[place.offset..place.offset + place.geometry.elements()];
+            let (geometry, page) = (place.geometry, &mut block[place.range(form)]);
             let range = done * width..(done + count) * width;
-            linnet_kernels::append(place.geometry, page, within, &keys[range.clone()], &values[range], count);
+            let (keys, values) = (&keys[range.clone()], &values[range]);
+            match place.format(form) {
+                PageFormat::F16 => linnet_kernels::append(geometry, page, within, keys, values, count),
+                PageFormat::Affine(affine) => {
+                    linnet_kernels::append_affine(geometry, affine, page, within, (keys, values), count);
+                }
+            }
             done += count;
         }
         Ok(())
     }
 
     /// A layer's pages of a sequence, in order.
-    pub(crate) fn pages(&self, place: LayerPlace, slot: Slot) -> Result<Vec<&[u16]>> {
-        let range = place.offset..place.offset + place.geometry.elements();
-        let blocks = &self.sequence(slot)?.blocks;
-        Ok(blocks
-            .iter()
-            .filter_map(|&block| self.blocks[block].as_deref())
-            .map(|block| &block[range.clone()])
-            .collect())
-    }
-
-    /// A layer's part of some tokens: the pages hold f16, so nothing is lost.
-    fn export_layer(&self, slot: Slot, layer: usize, range: Range<usize>) -> Result<LayerBlock> {
-        let place = self.layer(layer)?;
-        let PageGeometry { kv_heads, head_dim } = place.geometry;
-        let width = kv_heads * head_dim;
-        let (mut keys, mut values) = (vec![0.0; range.len() * width], vec![0.0; range.len() * width]);
-        let pages = self.pages(place, slot)?;
-        let mut position = range.start;
-        while position < range.end {
-            let within = position % PAGE_TOKENS;
-            let count = (PAGE_TOKENS - within).min(range.end - position);
-            let part = (position - range.start) * width..(position - range.start + count) * width;
-            let (keys, values) = (&mut keys[part.clone()], &mut values[part]);
-            linnet_kernels::read_page(place.geometry, pages[position / PAGE_TOKENS], within, keys, values, count);
-            position += count;
-        }
-        let data = |lines: &[f32]| {
-            let mut bytes = Vec::with_capacity(lines.len() * 2);
-            for head in 0..kv_heads {
-                for line in lines.chunks_exact(width) {
-                    for value in &line[head * head_dim..(head + 1) * head_dim] {
-                        bytes.extend(half::f16::from_f32(*value).to_le_bytes());
-                    }
-                }
-            }
-            let format = KvFormat::Plain(Dtype::F16);
-            KvData { format, heads: kv_heads, tokens: range.len(), head_dim, parts: vec![bytes] }
+    pub(crate) fn pages(&self, place: LayerPlace, slot: Slot) -> Result<Vec<Page<'_>>> {
+        let page = |&number: &usize| {
+            let form = self.forms[number];
+            let block = self.blocks[number].as_deref()?;
+            Some(Page { format: place.format(form), data: &block[place.range(form)] })
         };
-        Ok(LayerBlock { first: range.start, keys: data(&keys), values: data(&values) })
-    }
-
-    /// Refuses a block that this store could not hold.
-    fn check_block(&self, block: &KvBlock) -> Result<()> {
-        let refuse = |detail: String| ComputeError::Shape { operation: "import", detail };
-        if block.layers.len() != self.layers.len() {
-            return Err(refuse(format!("a block of {} layers for {}", block.layers.len(), self.layers.len())));
-        }
-        let check = |number: usize, data: &KvData| {
-            data.validate(number)?;
-            let PageGeometry { kv_heads, head_dim } = self.layers[number].geometry;
-            let expected = (KvFormat::Plain(Dtype::F16), kv_heads, block.tokens, head_dim);
-            if (data.format, data.heads, data.tokens, data.head_dim) != expected {
-                return Err(refuse(format!(
-                    "layer {number} has {} tokens of {} heads of {} as {:?}; {} of {kv_heads} heads of {head_dim} as float16 \
-                     are needed",
-                    data.tokens, data.heads, data.head_dim, data.format, block.tokens
-                )));
-            }
-            Ok(())
-        };
-        let mut layers = block.layers.iter().enumerate();
-        layers.try_for_each(|(number, layer)| {
-            check(number, &layer.keys)?;
-            check(number, &layer.values)
-        })
-    }
-
-    /// Each layer's keys and values as lines of floats, once all are known to fit.
-    fn import_layers(&self, block: &KvBlock) -> Result<Vec<(Vec<f32>, Vec<f32>)>> {
-        self.check_block(block)?;
-        let lines = |number: usize, data: &KvData| {
-            let PageGeometry { kv_heads, head_dim } = self.layers[number].geometry;
-            let width = kv_heads * head_dim;
-            let mut lines = vec![0.0; block.tokens * width];
-            for (index, bytes) in data.parts[0].as_chunks::<2>().0.iter().enumerate() {
-                let (head, token, element) =
-                    (index / head_dim / block.tokens, index / head_dim % block.tokens, index % head_dim);
-                lines[token * width + head * head_dim + element] = half::f16::from_le_bytes(*bytes).to_f32();
-            }
-            lines
-        };
-        let layers = block.layers.iter().enumerate();
-        Ok(layers.map(|(number, layer)| (lines(number, &layer.keys), lines(number, &layer.values))).collect())
+        Ok(self.sequence(slot)?.blocks.iter().filter_map(page).collect())
     }
 
     fn sequence(&self, slot: Slot) -> Result<&Sequence> {
@@ -221,15 +152,18 @@ impl CpuKv {
         self.blocks.len() - self.free.len()
     }
 
-    fn take_block(&mut self) -> usize {
+    fn take_block(&mut self, form: Form) -> usize {
         let number = self.free.pop().unwrap_or_else(|| {
             self.blocks.push(None);
+            self.forms.push(form);
             self.holders.push(Holders::default());
             self.blocks.len() - 1
         });
         self.holders[number] = Holders { sequences: 1, kept: 0 };
-        let elements = self.block_elements;
-        self.blocks[number].get_or_insert_with(|| vec![0; elements].into_boxed_slice());
+        self.forms[number] = form;
+        let elements = self.elements[form as usize];
+        let memory = self.blocks[number].take().filter(|memory| memory.len() == elements);
+        self.blocks[number] = Some(memory.unwrap_or_else(|| vec![0; elements].into_boxed_slice()));
         number
     }
 
@@ -278,6 +212,8 @@ impl KvStore for CpuKv {
             return Err(ComputeError::WrongStart { slot: slot.0, held: sequence.length, start: length });
         }
         sequence.length = length;
+        // One that begins again begins as any other.
+        sequence.is_quantized &= length > 0;
         let freed = sequence.blocks.split_off(length.div_ceil(PAGE_TOKENS));
         self.give_back(freed);
         Ok(())
@@ -297,17 +233,11 @@ impl KvStore for CpuKv {
         if block.tokens == 0 {
             return Ok(());
         }
-        let layers = self.import_layers(block)?;
-        let row = Row { slot, start: block.start, length: block.tokens, outputs: Outputs::None };
-        self.extend(&[row])?;
-        for (layer, (keys, values)) in layers.iter().enumerate() {
-            self.write(self.layer(layer)?, &row, keys, values)?;
-        }
-        Ok(())
+        self.import_block(slot, block)
     }
 
     fn usage(&self) -> KvUsage {
-        let held = self.blocks.iter().flatten().count();
+        let held: usize = self.blocks.iter().flatten().map(|block| block.len()).sum();
         let kept = self.kept_only_blocks();
         KvUsage {
             used_tokens: (self.used_blocks() - kept) * PAGE_TOKENS,
@@ -315,7 +245,7 @@ impl KvStore for CpuKv {
             capacity_tokens: self.capacity_blocks * PAGE_TOKENS,
             page_tokens: PAGE_TOKENS,
             is_padded: false,
-            bytes: held * self.block_elements * size_of::<u16>(),
+            bytes: held * size_of::<u16>(),
         }
     }
 
@@ -349,7 +279,9 @@ impl KvStore for CpuKv {
     }
 
     fn kept_bytes(&self, _tokens: usize) -> usize {
-        self.block_elements * size_of::<u16>()
+        // A block is kept in the form of the sequence it is from.
+        let is_affine = self.quantization.is_some_and(|quantization| quantization.start == 0);
+        self.elements[usize::from(is_affine)] * size_of::<u16>()
     }
 
     fn kept_format(&self) -> String {
@@ -368,6 +300,7 @@ impl KvStore for CpuKv {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{LayerKv, Outputs};
 
     fn store(capacity: usize) -> CpuKv {
         let layer = LayerKv { kv_heads: 2, head_dim: 8, window: None };
@@ -413,7 +346,7 @@ mod tests {
         }
         let usage = kv.usage();
         assert_eq!(usage.used_tokens, 0);
-        assert!(usage.bytes <= IDLE_BLOCKS * kv.block_elements * 2, "{usage:?}");
+        assert!(usage.bytes <= IDLE_BLOCKS * kv.elements[0] * 2, "{usage:?}");
     }
 
     #[test]
@@ -463,7 +396,7 @@ mod tests {
         assert_eq!(pages.len(), 2);
         let mut found_keys = vec![0.0; 7 * width];
         let mut found_values = vec![0.0; 7 * width];
-        linnet_kernels::read_page(place.geometry, pages[1], 0, &mut found_keys, &mut found_values, 7);
+        linnet_kernels::read_page(place.geometry, pages[1].data, 0, &mut found_keys, &mut found_values, 7);
         assert_eq!(found_keys, keys[PAGE_TOKENS * width..]);
         assert_eq!(found_values, values[PAGE_TOKENS * width..]);
     }

@@ -1,10 +1,12 @@
 //! The store's models, as the server's manager wants them.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linnet_api::{ApiError, ModelFacts, ModelSource, SamplingOverrides, ServedModel};
 use linnet_library::{LibraryError, ModelEntry, Store};
-use linnet_runtime::{EngineOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
+use linnet_runtime::ssd::SsdTier;
+use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
 
 use crate::models::{self, ChoiceError, RunArguments};
 
@@ -15,12 +17,24 @@ pub(crate) struct StoreSource {
     named: Vec<ModelEntry>,
     run: RunArguments,
     engine: EngineOptions,
+    /// Where all models keep what is to survive a restart.
+    disk: Option<Arc<SsdTier>>,
 }
 
 impl StoreSource {
     /// A source of the models of `store` and of those that were `named`.
-    pub(crate) fn new(store: Store, named: Vec<ModelEntry>, run: RunArguments, engine: EngineOptions) -> Self {
-        Self { store, named, run, engine }
+    pub(crate) fn new(
+        store: Store,
+        named: Vec<ModelEntry>,
+        run: RunArguments,
+        engine: EngineOptions,
+        disk: Option<Arc<SsdTier>>,
+    ) -> Self {
+        Self { store, named, run, engine, disk }
+    }
+
+    fn load_options(&self, entry: &ModelEntry) -> LoadOptions {
+        LoadOptions { disk: self.disk.clone(), ..models::load_options(entry, &self.run, self.engine) }
     }
 
     /// The models of the store, then those that lie elsewhere.
@@ -81,14 +95,12 @@ impl ModelSource for StoreSource {
         if let Some(problem) = &entry.problem {
             return Err(ApiError::ModelLoadFailed { model: entry.name, reason: problem.clone() });
         }
-        let options = models::load_options(&entry, &self.run, self.engine);
-        estimate_memory(&entry.path, &options).map_err(|error| broken(id, &error))
+        estimate_memory(&entry.path, &self.load_options(&entry)).map_err(|error| broken(id, &error))
     }
 
     fn load(&self, id: &str) -> Result<ServedModel, ApiError> {
         let entry = self.entry(id)?;
-        let options = models::load_options(&entry, &self.run, self.engine);
-        let loaded = load_model(&entry.path, &options).map_err(|error| broken(id, &error))?;
+        let loaded = load_model(&entry.path, &self.load_options(&entry)).map_err(|error| broken(id, &error))?;
         let sampling = SamplingOverrides::from(&loaded.defaults);
         let LoadedModel { engine, tokenizer, template, .. } = loaded;
         Ok(ServedModel::new(entry.name, engine, tokenizer, template, sampling))

@@ -1,8 +1,11 @@
 //! Blocks with several holders: sequences that begin alike, and whoever keeps a block beyond its sequence.
 
-use super::{CpuKv, LayerPlace, Sequence};
+use super::{
+    CpuKv, LayerPlace, Sequence,
+    transfer::{affine_data, write_affine_data},
+};
 use crate::{ComputeError, Dtype, KeptBlock, KvBlock, KvData, KvFormat, LayerBlock, Result, Slot};
-use linnet_kernels::{PAGE_TOKENS, PageGeometry};
+use linnet_kernels::{Half, PAGE_TOKENS, Page, PageFormat, PageGeometry};
 
 /// How many hold a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,7 +22,7 @@ impl Holders {
     }
 
     /// Whether somebody would see a change that one sequence makes.
-    fn are_several(self) -> bool {
+    pub(super) fn are_several(self) -> bool {
         self.sequences + self.kept > 1
     }
 }
@@ -62,7 +65,8 @@ impl CpuKv {
             self.holders[number].sequences += 1;
         }
         if let Some(sequence) = self.sequences.get_mut(&slot) {
-            *sequence = Sequence { blocks: numbers, length: tokens };
+            let is_quantized = self.quantization.is_some_and(|quantization| tokens >= quantization.start.max(1));
+            *sequence = Sequence { settled: numbers.len(), blocks: numbers, length: tokens, is_quantized };
         }
         Ok(())
     }
@@ -85,7 +89,7 @@ impl CpuKv {
         let sequence = self.sequence(slot)?;
         let Some(shared) = self.shared_last_block(sequence) else { return Ok(()) };
         let place = sequence.length / PAGE_TOKENS;
-        let own = self.take_block();
+        let own = self.take_block(self.forms[shared]);
         let copy = self.blocks[own].take();
         if let (Some(from), Some(mut copy)) = (self.blocks[shared].as_deref(), copy) {
             copy.copy_from_slice(from);
@@ -93,6 +97,7 @@ impl CpuKv {
         }
         if let Some(sequence) = self.sequences.get_mut(&slot) {
             sequence.blocks[place] = own;
+            sequence.settled = sequence.settled.min(place);
         }
         self.give_back([shared]);
         Ok(())
@@ -109,7 +114,13 @@ impl CpuKv {
             .iter()
             .map(|layer| format!("{}x{}", layer.geometry.kv_heads, layer.geometry.head_dim))
             .collect();
-        format!("cpu pages of {PAGE_TOKENS} f16 {}", layers.join(","))
+        let format = match self.quantization {
+            None => "f16".into(),
+            Some(affine) => {
+                format!("affine {} bits, groups of {}, from {}", affine.bits, affine.group_size, affine.start)
+            }
+        };
+        format!("cpu pages of {PAGE_TOKENS} {format} {}", layers.join(","))
     }
 
     pub(super) fn read_block(&self, kept: KeptBlock, start: usize, tokens: usize) -> Result<KvBlock> {
@@ -117,9 +128,15 @@ impl CpuKv {
         let Some(block) = self.blocks[number].as_deref().filter(|_| is_block(start, tokens)) else {
             return Err(ComputeError::UnknownBlock { kept: kept.0 });
         };
+        let form = self.forms[number];
         let layer = |place: &LayerPlace| {
             let PageGeometry { kv_heads, head_dim } = place.geometry;
-            let page = &block[place.offset..place.offset + place.geometry.elements()];
+            let page = &block[place.range(form)];
+            if let PageFormat::Affine(affine) = place.format(form) {
+                let pages = [Page { format: place.format(form), data: page }];
+                let data = |half| affine_data(place, affine, &pages, 0..tokens, half);
+                return (data(Half::Keys), data(Half::Values));
+            }
             let (mut keys, mut values) = (Vec::new(), Vec::new());
             for head in 0..kv_heads {
                 let lines = &page[place.geometry.keys_start(head)..][..head_dim * PAGE_TOKENS];
@@ -139,7 +156,7 @@ impl CpuKv {
     }
 
     pub(super) fn write_block(&mut self, from: &KvBlock) -> Result<KeptBlock> {
-        self.check_block(from)?;
+        let form = self.check_block(from)?;
         if !is_block(from.start, from.tokens) {
             return Err(ComputeError::Shape { operation: "write_kept", detail: no_block(from.start, from.tokens) });
         }
@@ -148,14 +165,20 @@ impl CpuKv {
             let (used, capacity) = (used * PAGE_TOKENS, self.capacity_blocks * PAGE_TOKENS);
             return Err(ComputeError::KvFull { used, capacity, wanted: from.tokens });
         }
-        let number = self.take_block();
+        let number = self.take_block(form);
         self.holders[number] = Holders { sequences: 0, kept: 1 };
         let Some(block) = self.blocks[number].as_deref_mut() else {
             return Err(ComputeError::UnknownBlock { kept: number as u64 });
         };
         for (place, layer) in self.layers.iter().zip(&from.layers) {
             let PageGeometry { kv_heads, head_dim } = place.geometry;
-            let page = &mut block[place.offset..place.offset + place.geometry.elements()];
+            let page = &mut block[place.range(form)];
+            if place.format(form) != PageFormat::F16 {
+                for (half, data) in [(Half::Keys, &layer.keys), (Half::Values, &layer.values)] {
+                    write_affine_data(place, form, page, half, (data, 0), 0..from.tokens);
+                }
+                continue;
+            }
             let bytes = from.tokens * head_dim;
             let (keys, values) = (layer.keys.parts[0].as_chunks::<2>().0, layer.values.parts[0].as_chunks::<2>().0);
             for head in 0..kv_heads {
