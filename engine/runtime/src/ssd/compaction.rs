@@ -26,16 +26,19 @@ enum Step {
 }
 
 /// Decides, and evicts what has to go.
-fn next_step(inner: &mut Inner, bytes: u64) -> Step {
+fn next_step(inner: &mut Inner, bytes: u64, trailer: u64) -> Step {
     let sizes = inner.sizes;
     // A new segment may have to be begun for it.
-    let wanted = inner.index.bytes.saturating_add(bytes).saturating_add(SEGMENT_HEADER as u64);
+    let wanted = inner.index.bytes.saturating_add(bytes).saturating_add(trailer + SEGMENT_HEADER as u64);
     let excess = wanted.saturating_sub(sizes.limit - sizes.slack);
     if excess == 0 {
         return Step::Write;
     }
     let garbage = inner.index.garbage();
-    let enough = sizes.segment.max(sizes.limit / 4) + excess;
+    // Nothing is evicted ahead where nothing is to be written, as at a start: what was cut off in the middle of a
+    // compaction is there twice, and that garbage is enough.
+    let ahead = if bytes > 0 { sizes.segment.max(sizes.limit / 4) } else { 0 };
+    let enough = ahead + excess;
     if garbage < enough {
         inner.counters.evictions += inner.index.evict(enough - garbage);
         inner.index.forget_lost_sessions();
@@ -52,7 +55,7 @@ impl Log {
         loop {
             // Without a record to come, what fitted before a restart must go on fitting after it.
             let trailer = self.trailer_bytes(usize::from(bytes > 0));
-            let step = next_step(&mut self.shared.lock(), bytes.saturating_add(trailer));
+            let step = next_step(&mut self.shared.lock(), bytes, trailer);
             match step {
                 Step::Write => return Ok(()),
                 Step::Compact(segment) => self.compact(segment)?,

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::memory_files::MemoryFiles;
 use super::world::{Known, LONG, chain, fetch, flush, keys, open, options, put_all};
-use crate::ssd::{DropReason, FetchError, FetchPoll, PutOutcome, SessionNote, SsdTier, TierState};
+use crate::ssd::{DropReason, FetchError, FetchPoll, PutOutcome, SessionNote, SsdOptions, SsdTier, TierState};
 
 const MIB: u64 = 1 << 20;
 
@@ -95,6 +95,10 @@ fn a_dropped_fetch_and_an_empty_one_hold_nothing_up() {
     }
     assert_eq!(tier.fetch(Vec::new()).poll(), FetchPoll::Done);
     assert_eq!(fetch(&tier, &long[..3]), (3, FetchPoll::Done));
+    drop(tier);
+    // One block at a time, or all may have been read before the tier is gone.
+    let narrow = SsdOptions { restore_window_bytes: 1, ..options(MIB) };
+    let tier = SsdTier::open_on(narrow, Arc::new(files)).unwrap().0;
     let mut open_end = tier.fetch(keys(&long));
     drop(tier);
     let end = loop {
