@@ -166,7 +166,8 @@ pub trait Backend: 'static {
     /// Prepares a step of `tokens`, cut into `rows`, and makes room for them in `kv`.
     ///
     /// # Errors
-    /// When a row names a slot that is not open or does not begin where its sequence ends, the lengths do not add up to
+    /// When a row names a slot that is not open or that an earlier row names, or does not begin where its sequence ends,
+    /// the lengths do not add up to
     /// the tokens, or the store is full. A failed call leaves the store as it was.
     fn step(&self, kv: &mut Self::Kv, rows: &[Row], tokens: &Self::Tokens) -> Result<Self::Step>;
 

@@ -149,6 +149,29 @@ impl KvBlock {
         let data = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]);
         data.flat_map(|data| &data.parts).map(Vec::len).sum()
     }
+
+    /// Checks what a block says about itself: its parts are as long as they must be, keys and values are of the same
+    /// tokens, and those are the last of the block.
+    ///
+    /// # Errors
+    /// Names the layer and the figures.
+    pub fn validate(&self) -> Result<()> {
+        let end = self.start.checked_add(self.tokens);
+        for (number, layer) in self.layers.iter().enumerate() {
+            layer.keys.validate(number)?;
+            layer.values.validate(number)?;
+            let (keys, values) = (layer.keys.tokens, layer.values.tokens);
+            if keys != values || keys > self.tokens || end.is_none() || layer.first.checked_add(keys) != end {
+                let detail = format!(
+                    "layer {number} has {keys} keys and {values} values from {} on in a block of {} tokens from {} on; \
+                     the block is damaged",
+                    layer.first, self.tokens, self.start
+                );
+                return Err(ComputeError::Shape { operation: "import", detail });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One layer's part of a block.
@@ -195,25 +218,30 @@ pub enum KvFormat {
 }
 
 impl KvData {
+    /// How many bytes each part must have; `None` for sizes whose product is none.
+    fn part_bytes(&self) -> Option<Vec<usize>> {
+        let elements = self.heads.checked_mul(self.tokens)?.checked_mul(self.head_dim)?;
+        match self.format {
+            KvFormat::Plain(dtype) => Some(vec![elements.checked_mul(dtype.size())?]),
+            KvFormat::Affine { bits, group_size, dtype } => {
+                let floats = elements.checked_div(group_size)?.checked_mul(dtype.size())?;
+                Some(vec![elements.checked_mul(bits as usize)? / 8, floats, floats])
+            }
+        }
+    }
+
     /// Checks that the parts are as long as they must be.
     ///
     /// # Errors
     /// Names the layer and the lengths.
     pub fn validate(&self, layer: usize) -> Result<()> {
-        let elements = self.heads * self.tokens * self.head_dim;
-        let expected = match self.format {
-            KvFormat::Plain(dtype) => vec![elements * dtype.size()],
-            KvFormat::Affine { bits, group_size, dtype } => {
-                let floats = elements / group_size.max(1) * dtype.size();
-                vec![elements * bits as usize / 8, floats, floats]
-            }
-        };
+        let expected = self.part_bytes();
         let found: Vec<usize> = self.parts.iter().map(Vec::len).collect();
-        if found == expected {
+        if expected.as_ref() == Some(&found) {
             return Ok(());
         }
-        let detail =
-            format!("layer {layer} has parts of {found:?} bytes instead of {expected:?}; the block is damaged");
+        let expected = expected.map_or_else(|| "what no memory holds".to_owned(), |bytes| format!("{bytes:?}"));
+        let detail = format!("layer {layer} has parts of {found:?} bytes instead of {expected}; the block is damaged");
         Err(ComputeError::Shape { operation: "import", detail })
     }
 }

@@ -55,7 +55,7 @@ fn kv_bytes(layout: &KvLayout, tokens: usize, quantization: Option<KvQuantizatio
     let layers = layout.layers.iter().map(|layer| {
         let held = layer.window.map_or(tokens, |window| tokens.min(window)) as u64;
         let numbers = (2 * layer.kv_heads * layer.head_dim) as u64;
-        let per_token = match quantization {
+        let per_token = match quantization.map(|wish| wish.for_heads(layer.head_dim)) {
             None => numbers * PLAIN_BYTES,
             Some(KvQuantization { bits, group_size, .. }) => {
                 numbers * u64::from(bits) / 8 + numbers.div_ceil(group_size.max(1) as u64) * GROUP_BYTES

@@ -68,9 +68,10 @@ impl CpuKv {
     /// fails.
     pub(crate) fn extend(&mut self, rows: &[Row]) -> Result<()> {
         let mut wanted = 0;
-        for row in rows {
+        for (number, row) in rows.iter().enumerate() {
             let sequence = self.sequence(row.slot)?;
-            if sequence.length != row.start {
+            let is_repeated = rows[..number].iter().any(|earlier| earlier.slot == row.slot);
+            if sequence.length != row.start || is_repeated {
                 let held = sequence.length;
                 return Err(ComputeError::WrongStart { slot: row.slot.0, held, start: row.start });
             }
@@ -319,6 +320,17 @@ mod tests {
         assert!(matches!(kv.extend(&[row(slot, 4, 1)]), Err(ComputeError::WrongStart { held: 5, start: 4, .. })));
         kv.extend(&[row(slot, 5, 1)]).unwrap();
         assert_eq!(kv.length(slot).unwrap(), 6);
+    }
+
+    #[test]
+    fn a_sequence_that_is_twice_in_a_step_is_refused_and_counts_no_token_in() {
+        let mut kv = store(1024);
+        let (a, b) = (kv.open(), kv.open());
+        kv.extend(&[row(a, 0, 5)]).unwrap();
+        let before = kv.usage();
+        let refused = kv.extend(&[row(a, 5, 1), row(b, 0, 1), row(a, 5, 2)]);
+        assert!(matches!(refused, Err(ComputeError::WrongStart { held: 5, start: 5, .. })), "{refused:?}");
+        assert_eq!((kv.usage(), kv.length(a).unwrap(), kv.length(b).unwrap()), (before, 5, 0));
     }
 
     #[test]

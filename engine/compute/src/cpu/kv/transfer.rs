@@ -74,11 +74,11 @@ impl CpuKv {
         if block.layers.len() != self.layers.len() {
             return Err(refuse(format!("a block of {} layers for {}", block.layers.len(), self.layers.len())));
         }
+        block.validate()?;
         let is_affine = |data: &KvData| matches!(data.format, KvFormat::Affine { .. });
         let is_affine = block.layers.iter().any(|layer| is_affine(&layer.keys) || is_affine(&layer.values));
         let form = if is_affine { Form::Affine } else { Form::F16 };
         let check = |number: usize, data: &KvData| {
-            data.validate(number)?;
             let PageGeometry { kv_heads, head_dim } = self.layers[number].geometry;
             let format = self.layers[number].exported(form);
             if (data.format, data.heads, data.tokens, data.head_dim) != (format, kv_heads, block.tokens, head_dim) {
