@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_is_within_half_a_step_and_the_same_on_every_level() {
+    fn what_is_appended_is_within_a_step_and_the_same_on_every_level() {
         let mut rng = StdRng::seed_from_u64(70);
         for (kv_heads, head_dim, group) in SHAPES {
             for bits in [4, 8] {
@@ -440,9 +440,11 @@ mod tests {
                             let group = &all[first..first + group];
                             let range = group.iter().copied().fold(f32::MIN, f32::max)
                                 - group.iter().copied().fold(f32::MAX, f32::min);
-                            // Half a step, bent by at most a half of one in fifteen, and what f16 rounds off.
+                            // Half a step between codes. At the far edge a whole one: bending the scale so that zero
+                            // falls on a code cuts off up to half a step in 2^(bits-1) of all of them. And what f16
+                            // rounds off of scale and bias.
                             let step = range / ((1 << bits) - 1) as f32;
-                            let bound = step * 0.55 + 40.0 * f32::from(f16::EPSILON);
+                            let bound = step * 1.15 + 20.0 * f32::from(f16::EPSILON);
                             assert!((held - exact).abs() <= bound, "{format:?}: {held} for {exact}, step {step}");
                         }
                     }
