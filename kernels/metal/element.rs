@@ -1,5 +1,7 @@
 //! Element types of kernel arguments.
 
+use half::{bf16, f16};
+
 /// The element type of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
@@ -41,5 +43,15 @@ impl Element {
     #[must_use]
     pub fn is_float(self) -> bool {
         matches!(self, Element::F32 | Element::F16 | Element::Bf16)
+    }
+}
+
+/// Rounds to the precision of `element`, to nearest, ties to even.
+#[must_use]
+pub fn round_to(element: Element, value: f32) -> f32 {
+    match element {
+        Element::F16 => f16::from_f32(value).to_f32(),
+        Element::Bf16 => bf16::from_f32(value).to_f32(),
+        _ => value,
     }
 }

@@ -15,7 +15,7 @@
 //! the last place of `T`.
 
 use super::{
-    AffineRows, Element, KernelSource, Launch, LaunchError, Output, TemplateValue, greedy::round_to,
+    AffineRows, Element, KernelSource, Launch, LaunchError, Output, TemplateValue, element::round_to,
     source::source_file,
 };
 

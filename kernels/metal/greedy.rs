@@ -17,9 +17,10 @@
 //! **Tolerance.** None on the index, given `log_sum`. `log_sum` itself depends on the order of summation and may round to
 //! the neighbouring `T`, in the composed form as well.
 
-use half::{bf16, f16};
-
-use super::{Element, KernelSource, Launch, LaunchError, Output, SourceFile, TemplateValue, source::source_file};
+use super::{
+    Element, KernelSource, Launch, LaunchError, Output, SourceFile, TemplateValue, element::round_to,
+    source::source_file,
+};
 
 /// What stands for a token that could not be chosen because the logits are no distribution.
 pub const GREEDY_NONE: u32 = u32::MAX;
@@ -122,16 +123,6 @@ impl GreedyPlan {
 
 const MAX_VOCABULARY: usize = 1 << 24;
 const MAX_ROWS: usize = 65_535;
-
-/// Rounds to the precision of `element`, to nearest, ties to even.
-#[must_use]
-pub fn round_to(element: Element, value: f32) -> f32 {
-    match element {
-        Element::F16 => f16::from_f32(value).to_f32(),
-        Element::Bf16 => bf16::from_f32(value).to_f32(),
-        _ => value,
-    }
-}
 
 /// The logarithm of the sum of exponentials of one row, before it is rounded to the type of the logits.
 #[must_use]

@@ -18,11 +18,9 @@ pub use affine::AffineRows;
 pub use decode_attention::{
     DECODE_ATTENTION, DECODE_ATTENTION_JOIN, DECODE_ATTENTION_PARTS, DecodeAttention, decode_attention_reference,
 };
-pub use element::Element;
+pub use element::{Element, round_to};
 pub use gated::{GATED_MATVEC, GATED_MATVEC_MAX_ROWS, Gate, GatedMatvec, gated_reference};
-pub use greedy::{
-    GREEDY_FINISH, GREEDY_NONE, GREEDY_SINGLE, GREEDY_TILES, GreedyPlan, greedy_reference, log_sum_exp, round_to,
-};
+pub use greedy::{GREEDY_FINISH, GREEDY_NONE, GREEDY_SINGLE, GREEDY_TILES, GreedyPlan, greedy_reference, log_sum_exp};
 pub use launch::{Launch, LaunchError, Output, TemplateValue};
 pub use source::{KernelSource, SourceFile};
 

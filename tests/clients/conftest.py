@@ -25,7 +25,7 @@ START_SECONDS = 120
 class Server:
     """A running `linnet serve`."""
 
-    def __init__(self, binary: Path, home: Path, log: Path, extra: list = (), environment: dict | None = None):
+    def __init__(self, binary: Path, home: Path, log: Path, extra: list = (), environment: dict = {}, before=None):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -35,10 +35,11 @@ class Server:
         self._log_file = log.open("wb")
         self.process = subprocess.Popen(
             [binary, "serve", "--port", str(self.port), *extra],
-            env=os.environ | {"LINNET_HOME": str(home)} | (environment or {}),
+            env=os.environ | {"LINNET_HOME": str(home)} | environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log_file,
             stderr=subprocess.STDOUT,
+            preexec_fn=before,
         )
 
     def wait_until_ready(self) -> None:

@@ -7,6 +7,8 @@ set -eu
 
 missing=""
 recommends=""
+# The Python that make uses.
+python="${PYTHON:-python3}"
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
@@ -73,7 +75,7 @@ build)
     ;;
 python)
     want_package \
-        "python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' && python3 -m pip --version" \
+        "$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' && $python -m pip --version" \
         "python3 python3-pip python3-venv" "$python_remedy"
     ;;
 test)
@@ -92,15 +94,15 @@ test)
 macos)
     recommends="--no-install-recommends"
     packages="rustc-web cargo-web rust-web-src rust-web-clippy"
-    want_package "python3 tests/cross/toolchain.py" "$packages" \
-        "the Rust that checks for macOS ($(python3 tests/cross/toolchain.py 2>&1)): apt-get install $packages"
+    want_package "$python tests/cross/toolchain.py" "$packages" \
+        "the Rust that checks for macOS ($("$python" tests/cross/toolchain.py 2>&1)): apt-get install $packages"
     # Other systems have no such packages; the check says itself that it is skipped.
     is_debian || missing=""
     ;;
 arm)
     recommends="--no-install-recommends"
     packages="rustc-web cargo-web rust-web-src rust-web-clippy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
-    want_package "python3 tests/cross/toolchain.py && have aarch64-linux-gnu-gcc && have qemu-aarch64" "$packages" \
+    want_package "$python tests/cross/toolchain.py && have aarch64-linux-gnu-gcc && have qemu-aarch64" "$packages" \
         "Rust with its standard library's sources, a C compiler for Arm, and qemu: apt-get install $packages"
     ;;
 *)

@@ -47,9 +47,9 @@ def setup_on_mac(changes: dict[str, str | None]) -> subprocess.CompletedProcess[
 
 
 def setup(
-    kind: str, programs: dict[str, str | None], system: tuple[str, ...]
+    kind: str, programs: dict[str, str | None], system: tuple[str, ...], **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `system.sh kind` where only these programs are; None removes one."""
+    """Runs `system.sh kind` where only these programs are; None removes one. The variables are set for it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for program, lines in programs.items():
@@ -59,7 +59,7 @@ def setup(
         for program in system:
             (folder / program).symlink_to(shutil.which(program) or program)
         return subprocess.run(
-            [folder / "sh", SCRIPT, kind], env={"PATH": name}, capture_output=True, text=True
+            [folder / "sh", SCRIPT, kind], env={"PATH": name} | variables, capture_output=True, text=True
         )  # fmt: skip
 
 
@@ -90,6 +90,18 @@ class OnAMac(unittest.TestCase):
 
     def test_a_terminal_under_rosetta_is_told_so(self) -> None:
         self.assert_asks_for("Open using Rosetta", {"sysctl": "echo 1"})
+
+
+class WithAChosenPython(unittest.TestCase):
+    def test_the_python_that_make_uses_is_the_one_that_is_checked(self) -> None:
+        old_system_python = {"uname": "echo Darwin", "python3": "exit 1", "python3.13": "true"}
+        outcome = setup("python", old_system_python, SYSTEM, PYTHON="python3.13")
+        self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
+        outcome = setup("python", old_system_python, SYSTEM)
+        self.assertIn("Python 3.11 or later", outcome.stderr)
+        too_old = {"uname": "echo Darwin", "python3": "true", "python3.9": "exit 1"}
+        outcome = setup("python", too_old, SYSTEM, PYTHON="python3.9")
+        self.assertIn("Python 3.11 or later", outcome.stderr)
 
 
 class OnDebian(unittest.TestCase):

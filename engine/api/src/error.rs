@@ -159,7 +159,7 @@ pub enum ApiError {
          localhost or 127.0.0.1, or start the server with --allow-host {host}"
     )]
     ForbiddenHost {
-        /// The header's value.
+        /// The name in the header, without its port.
         host: String,
     },
     /// The request names no host at all.

@@ -58,7 +58,8 @@ fn check_host(uri: &Uri, headers: &HeaderMap, options: &ServerOptions) -> Result
     };
     match host_name(host) {
         Some(name) if is_host_allowed(name, options) => Ok(()),
-        Some(_) => Err(ApiError::ForbiddenHost { host: printable(host) }),
+        // The name alone: that is what the list holds, and what the remedy tells the user to add to it.
+        Some(name) => Err(ApiError::ForbiddenHost { host: printable(name) }),
         None => Err(ApiError::MissingHost),
     }
 }
@@ -66,7 +67,23 @@ fn check_host(uri: &Uri, headers: &HeaderMap, options: &ServerOptions) -> Result
 fn is_host_allowed(name: &str, options: &ServerOptions) -> bool {
     is_loopback(name)
         || (options.allow_ip_hosts && ip_address(name).is_some())
-        || options.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+        || options.allowed_hosts.iter().any(|allowed| is_same_host(allowed, name))
+}
+
+/// Whether an entry of the list, with or without a port or the brackets of an address, means this name.
+fn is_same_host(allowed: &str, name: &str) -> bool {
+    let allowed = allowed.trim();
+    let is_same_address = || {
+        let address: IpAddr = allowed.parse().ok()?;
+        Some(ip_address(name)? == address)
+    };
+    host_name(allowed).is_some_and(|allowed| allowed.eq_ignore_ascii_case(name)) || is_same_address() == Some(true)
+}
+
+/// Whether an entry of the list means this origin. Origins have no path, but the address in a browser's bar ends with a
+/// slash, and so do the ones that people copy from there.
+fn is_same_origin(allowed: &str, origin: &str) -> bool {
+    allowed.trim().trim_end_matches('/').eq_ignore_ascii_case(origin)
 }
 
 /// The name in `name`, `name:port`, `[v6]` or `[v6]:port`; `None` when it is none of these.
@@ -100,8 +117,8 @@ fn check_origin(headers: &HeaderMap, options: &ServerOptions) -> Result<Option<H
     let mut values = headers.get_all(header::ORIGIN).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let origin = value.to_str().unwrap_or_default();
-    let is_allowed = is_loopback_origin(origin)
-        || options.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin));
+    let is_allowed =
+        is_loopback_origin(origin) || options.allowed_origins.iter().any(|allowed| is_same_origin(allowed, origin));
     if is_allowed && values.next().is_none() {
         return Ok(Some(value.clone()));
     }
@@ -216,6 +233,50 @@ mod tests {
         assert!(host_passes("192.168.1.5:5466", &addresses));
         assert!(host_passes("[fe80::1]:5466", &addresses));
         assert!(!host_passes("evil.example", &addresses));
+    }
+
+    #[test]
+    fn what_a_refusal_tells_the_user_to_allow_is_then_allowed() {
+        let refusal = |name: HeaderName, value: &str, options: &ServerOptions| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+            let checked = check_host(&Uri::from_static("/"), &headers, options)
+                .and_then(|()| check_origin(&headers, options).map(drop));
+            checked.err().map(|error| error.to_string())
+        };
+        let advised = |text: &str, option: &str| {
+            let rest = text.split(&format!("{option} ")).nth(1).unwrap();
+            rest.split(' ').next().unwrap().to_owned()
+        };
+        for host in ["evil.example:5466", "evil.example", "Studio.local:80", "192.168.1.5:5466", "[fe80::1]:5466"] {
+            let text = refusal(header::HOST, host, &ServerOptions::default()).unwrap();
+            let allowed_hosts = vec![advised(&text, "--allow-host")];
+            let options = ServerOptions { allowed_hosts, ..ServerOptions::default() };
+            assert_eq!(refusal(header::HOST, host, &options), None, "{text}");
+        }
+        for origin in ["https://chat.example", "https://chat.example:8080"] {
+            let text = refusal(header::ORIGIN, origin, &ServerOptions::default()).unwrap();
+            let allowed_origins = vec![advised(&text, "--allow-origin")];
+            let options = ServerOptions { allowed_origins, ..ServerOptions::default() };
+            assert_eq!(refusal(header::ORIGIN, origin, &options), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_listed_host_with_its_port_and_a_listed_origin_with_a_slash_mean_the_same() {
+        for allowed in ["studio.local", "studio.local:5466", " Studio.local "] {
+            assert!(is_same_host(allowed, "studio.local"), "{allowed}");
+        }
+        for allowed in ["fe80::1", "[fe80::1]", "[FE80::1]:5466"] {
+            assert!(is_same_host(allowed, "[fe80::1]"), "{allowed}");
+        }
+        for allowed in ["", "local", "*", "studio.local.evil.example", "studio.local:port"] {
+            assert!(!is_same_host(allowed, "studio.local"), "{allowed}");
+        }
+        assert!(is_same_origin("https://chat.example/", "https://chat.example"));
+        assert!(!is_same_origin("https://chat.example/path", "https://chat.example"));
+        assert!(!is_same_origin("/", "null"));
     }
 
     #[test]

@@ -14,12 +14,13 @@ pub const DEFAULT_BODY_LIMIT: usize = 32 * 1024 * 1024;
 /// How a server behaves; every field has a safe default.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// `Host` names accepted besides the loopback ones, without port. Compared without case.
+    /// `Host` names accepted besides the loopback ones; a port in them is passed over. Compared without case.
     pub allowed_hosts: Vec<String>,
     /// Accept any `Host` that is a bare IP address. A page that rebinds its DNS name can only send a name, so this is
     /// safe; it is off because a loopback server needs none of it, and meant for servers bound to a network address.
     pub allow_ip_hosts: bool,
-    /// `Origin` values accepted besides those of loopback pages, for example `https://chat.example`.
+    /// `Origin` values accepted besides those of loopback pages, for example `https://chat.example`; a
+    /// slash at the end is passed over.
     pub allowed_origins: Vec<String>,
     /// When set, every route but `GET /health` asks for `Authorization: Bearer KEY`.
     pub api_key: Option<String>,

@@ -64,6 +64,7 @@ mod tests {
             "linnet serve --port 0 --model x --api-key k --threads 2 --exact --max-concurrent 4 --kv-tokens 9000",
             "linnet serve --backend mlx --kv-bits 4",
             "linnet serve --model a --model b --memory 12GB --idle-unload 0 --max-stall 100 --max-queued 0",
+            "linnet serve --cache-memory 4GB --ssd-cache 20GB --ssd-cache-dir d",
             "linnet serve --kv-memory 2GiB --drain 10s --flush-limit 1m",
             "linnet chat --backend cpu hi",
             "linnet bench local m --backend mlx --kv-bits 8",

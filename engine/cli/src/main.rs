@@ -9,6 +9,7 @@ mod exit;
 mod machine;
 mod models;
 mod output;
+mod prefix_cache;
 mod progress;
 mod sampling;
 mod units;

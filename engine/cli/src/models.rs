@@ -82,7 +82,7 @@ pub(crate) struct RunArguments {
     pub(crate) kv_bits: Option<u32>,
 }
 
-/// Values that share a scale where conversations are held in fewer bits.
+/// Values that share a scale where conversations are held in fewer bits; fewer where a head cannot be cut into as many.
 const KV_GROUP: usize = 64;
 
 /// How many bits the user asks conversations to be held in.

@@ -57,6 +57,10 @@ fn wrong_arguments_end_with_2() {
         &["rm"],
         &["import"],
         &["bench", "local", "--prompt", "many"],
+        &["bench", "local", "--prompt", "512,0"],
+        &["bench", "local", "--runs", "0"],
+        &["bench", "local", "--streams", "0"],
+        &["bench", "local", "--threads", "2,0"],
         &["pull", "starter", "--revision", "v1"],
         &["pull", "starter", "--gguf", "Q8_0"],
     ] {

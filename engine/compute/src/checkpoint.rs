@@ -18,12 +18,17 @@ use std::{
 /// The name of the file that says which shard holds which tensor.
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
+/// The name of the weights where one file holds them all.
+const SINGLE_FILE: &str = "model.safetensors";
+
 /// All tensors of a model folder.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
     shards: Vec<Mmap>,
     tensors: BTreeMap<String, Entry>,
+    /// Tensors of types that no model computes with, and the names of those types.
+    unusable: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -49,13 +54,19 @@ pub struct TensorView<'a> {
 }
 
 impl Checkpoint {
-    /// Opens the weights of `folder`: the shards its index names, or else every `model*.safetensors` in it.
+    /// Opens the weights of `folder`, by the importer's rule: the shards its index names; `model.safetensors`, where
+    /// there is no index or it names shards that are not there; or else every `model*.safetensors`.
     ///
     /// # Errors
-    /// When there are none, a file cannot be read, a header does not describe its file, a shard name leaves the folder,
-    /// a tensor stands in two shards, or a tensor's type is not one that models use.
+    /// When there are none, a file cannot be read, a header does not describe its file, a shard name leaves the folder
+    /// or a tensor stands in two shards.
     pub fn open(folder: &Path) -> Result<Self> {
-        let mut checkpoint = Self { folder: folder.to_path_buf(), shards: Vec::new(), tensors: BTreeMap::new() };
+        let mut checkpoint = Self {
+            folder: folder.to_path_buf(),
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+            unusable: BTreeMap::new(),
+        };
         for name in shard_names(folder)? {
             checkpoint.add_shard(&folder.join(name))?;
         }
@@ -82,8 +93,11 @@ impl Checkpoint {
                 safetensors::Dtype::F16 => Dtype::F16,
                 safetensors::Dtype::BF16 => Dtype::BF16,
                 safetensors::Dtype::U32 => Dtype::U32,
-                // Buffers such as position ids are never read; what a model does read is checked when it asks.
-                _ => continue,
+                // Buffers such as position ids are never read; a model that does ask for one is told its type.
+                other => {
+                    self.unusable.insert(name.clone(), format!("{other:?}"));
+                    continue;
+                }
             };
             let (begin, end) = info.data_offsets;
             let entry = Entry {
@@ -107,7 +121,7 @@ impl Checkpoint {
         &self.folder
     }
 
-    /// The names of all tensors, in order.
+    /// The names of all tensors that models can compute with, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
@@ -129,10 +143,16 @@ impl Checkpoint {
     /// The tensor of this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is none, or its type is not one that models compute with.
     pub fn require(&self, name: &str) -> Result<TensorView<'_>> {
-        self.tensor(name)
-            .ok_or_else(|| ComputeError::MissingTensor { folder: self.folder.clone(), name: name.to_owned() })
+        self.tensor(name).ok_or_else(|| match self.unusable.get(name) {
+            Some(found) => ComputeError::WrongDtype {
+                name: name.to_owned(),
+                found: found.clone(),
+                expected: "F32, F16, BF16 or U32",
+            },
+            None => ComputeError::MissingTensor { folder: self.folder.clone(), name: name.to_owned() },
+        })
     }
 }
 
@@ -156,8 +176,10 @@ impl TensorView<'_> {
 /// The shards of a folder in a stable order.
 fn shard_names(folder: &Path) -> Result<BTreeSet<String>> {
     let index = folder.join(INDEX_FILE);
-    if !index.exists() {
-        return scan(folder);
+    let single = BTreeSet::from([SINGLE_FILE.to_owned()]);
+    let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
+    if !index.is_file() {
+        return if is_there(SINGLE_FILE) { Ok(single) } else { scan(folder) };
     }
     let io = |source| ComputeError::Io { path: index.clone(), source };
     let damaged = |reason: String| ComputeError::Damaged { path: index.clone(), reason };
@@ -179,7 +201,9 @@ fn shard_names(folder: &Path) -> Result<BTreeSet<String>> {
     if names.is_empty() {
         return Err(ComputeError::NoWeights { folder: folder.to_path_buf() });
     }
-    Ok(names)
+    // Converted models sometimes keep the index of what they were converted from.
+    let is_stale = is_there(SINGLE_FILE) && !names.iter().all(|name| is_there(name));
+    Ok(if is_stale { single } else { names })
 }
 
 /// Whether a shard name is a plain file name.
@@ -274,6 +298,49 @@ mod tests {
         write(folder.path(), "model-1.safetensors", header, &[0; 4]);
         write(folder.path(), "model-2.safetensors", header, &[0; 4]);
         assert!(Checkpoint::open(folder.path()).unwrap_err().to_string().contains("in another shard too"));
+    }
+
+    #[test]
+    fn a_tensor_of_a_type_that_no_model_uses_is_not_called_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let header = r#"{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
+        write(folder.path(), "model.safetensors", header, &[0; 8]);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let message = checkpoint.require("a").unwrap_err().to_string();
+        assert!(message.contains("stored as I64") && message.contains("BF16"), "{message}");
+        assert_eq!(checkpoint.names().count(), 0, "a buffer that nobody asks for is no weight left over");
+    }
+
+    #[test]
+    fn the_importers_rule_says_which_files_are_the_weights() {
+        let header = |name: &str| format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#);
+        let index = |shards: &[&str]| {
+            let map: serde_json::Map<String, serde_json::Value> =
+                shards.iter().map(|shard| ((*shard).to_owned(), (*shard).into())).collect();
+            serde_json::json!({ "weight_map": map }).to_string()
+        };
+        let (one, two) = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors");
+        for (files, shards, expected) in [
+            // A whole model beside shards of an older one, without an index and with one that is out of date.
+            (&["model.safetensors", one][..], None, &["model.safetensors"][..]),
+            (&["model.safetensors", one], Some([one, two]), &["model.safetensors"]),
+            (&["model.safetensors", one, two], Some([one, two]), &[one, two]),
+            (&[one, two], None, &[one, two]),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            for file in files {
+                write(folder.path(), file, &header(file), &[0; 4]);
+            }
+            if let Some(shards) = shards {
+                fs::write(folder.path().join(INDEX_FILE), index(&shards)).unwrap();
+            }
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
+            assert_eq!(checkpoint.names().collect::<Vec<_>>(), expected, "{files:?} {shards:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), one, &header(one), &[0; 4]);
+        fs::write(folder.path().join(INDEX_FILE), index(&[one, two])).unwrap();
+        assert!(Checkpoint::open(folder.path()).unwrap_err().to_string().contains(two));
     }
 
     #[test]

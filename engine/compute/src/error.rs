@@ -89,14 +89,14 @@ pub enum ComputeError {
         /// How many tokens there are.
         vocabulary: usize,
     },
-    /// A sequence that is not open, or a row that does not begin where its sequence ends.
-    #[error("slot {slot} holds {held} tokens but the step starts at {start}")]
+    /// A position that does not fit what a sequence holds: a step, an import or a cut that begins elsewhere.
+    #[error("slot {slot} holds {held} tokens, which does not fit position {start}")]
     WrongStart {
         /// The slot.
         slot: u32,
         /// What it holds.
         held: usize,
-        /// Where the row begins.
+        /// Where the row begins, or the position that was to be cut at, exported from or imported to.
         start: usize,
     },
     /// A slot that was never opened or is closed.
@@ -155,7 +155,7 @@ pub enum ComputeError {
     /// A quantization of keys and values that no kernel reads.
     #[error(
         "heads of {head_dim} elements cannot be quantized to {bits} bits in groups of {group_size}; bits 4 and 8 and groups \
-         of 32, 64 or 128 that divide the head are supported"
+         of 32, 64 or 128 that divide the head are supported; leave out --kv-bits for this model"
     )]
     KvQuantization {
         /// Bits per element.

@@ -61,7 +61,8 @@ pub trait KvStore {
     /// Forgets all tokens from `length` on.
     ///
     /// # Errors
-    /// When the slot is not open or holds fewer.
+    /// When the slot is not open, holds fewer, or a layer's window no longer holds what would be seen from there
+    /// ([`ComputeError::WindowPassed`]).
     fn truncate(&mut self, slot: Slot, length: usize) -> Result<()>;
 
     /// Keys and values of some of a sequence's tokens, as bytes on the host. Layers with a window give what they still
@@ -228,14 +229,43 @@ pub struct KvQuantization {
     pub start: usize,
 }
 
+/// The sizes of groups that kernels read.
+const GROUP_SIZES: [usize; 3] = [128, 64, 32];
+
 impl KvQuantization {
+    /// The same in the largest groups, at most these, of which heads of this size are made. Where none fits it stays as
+    /// it is, and [`KvQuantization::check`] says so.
+    #[must_use]
+    pub fn for_heads(self, head_dim: usize) -> Self {
+        let fits = |size: &usize| *size <= self.group_size && head_dim.is_multiple_of(*size);
+        Self { group_size: GROUP_SIZES.into_iter().find(fits).unwrap_or(self.group_size), ..self }
+    }
+
     /// Whether heads of this size can be quantized so.
     ///
     /// # Errors
     /// [`ComputeError::KvQuantization`] with what can.
     pub fn check(&self, head_dim: usize) -> Result<()> {
         let Self { bits, group_size, .. } = *self;
-        let fits = matches!(bits, 4 | 8) && matches!(group_size, 32 | 64 | 128) && head_dim.is_multiple_of(group_size);
+        let fits = matches!(bits, 4 | 8) && GROUP_SIZES.contains(&group_size) && head_dim.is_multiple_of(group_size);
         if fits { Ok(()) } else { Err(ComputeError::KvQuantization { bits, group_size, head_dim }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_that_smaller_groups_divide_are_not_refused() {
+        let wish = KvQuantization { bits: 4, group_size: 64, start: 0 };
+        for (head_dim, group_size) in [(64, 64), (128, 64), (96, 32), (160, 32), (32, 32)] {
+            let fitted = wish.for_heads(head_dim);
+            assert_eq!(fitted, KvQuantization { group_size, ..wish }, "{head_dim}");
+            fitted.check(head_dim).unwrap();
+        }
+        // No group divides 80; the refusal says what to leave out.
+        let text = wish.for_heads(80).check(80).unwrap_err().to_string();
+        assert!(text.contains("80") && text.contains("--kv-bits"), "{text}");
     }
 }

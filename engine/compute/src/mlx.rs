@@ -21,6 +21,7 @@ mod tokens;
 mod weight;
 
 pub use kv::MlxKv;
+#[cfg(feature = "kernel-tests")]
 pub use metal_kernels::{KernelArray, run_kernel};
 pub use rope::MlxRope;
 pub use step::MlxStep;

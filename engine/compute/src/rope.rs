@@ -127,7 +127,7 @@ impl RopeSpec {
                 })
                 .collect(),
             RopeScaling::Proportional { rotated_dims, factor } => pairs
-                .map(|pair| if pair < rotated_dims / 2 { power(base, pair) * *factor } else { f64::INFINITY })
+                .map(|pair| if pair < rotated_dims.div_ceil(2) { power(base, pair) * *factor } else { f64::INFINITY })
                 .collect(),
         }
     }
@@ -208,5 +208,8 @@ mod tests {
     fn proportional_scaling_leaves_the_rest_still() {
         let frequencies = spec(RopeScaling::Proportional { rotated_dims: 4, factor: 1.0 }).frequencies(1);
         assert!(frequencies[1].is_finite() && frequencies[2].is_infinite() && frequencies[3].is_infinite());
+        // An odd number begins a pair, as in the reference, whose exponents are 0, 2 and 4 here.
+        let frequencies = spec(RopeScaling::Proportional { rotated_dims: 5, factor: 1.0 }).frequencies(1);
+        assert!(frequencies[2].is_finite() && frequencies[3].is_infinite());
     }
 }

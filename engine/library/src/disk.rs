@@ -7,24 +7,23 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::error::{IoContext as _, LibraryError};
-use crate::free_space::{RESERVE, available_space};
+use crate::free_space::{self, Shortage, available_space};
+
+/// What the Finder leaves in folders that somebody looked at.
+pub(crate) const FINDER_NOTE: &str = ".DS_Store";
 
 /// Bytes that an ordinary user may still write below `folder`.
 pub(crate) fn free_space(folder: &Path) -> Result<u64, LibraryError> {
     available_space(folder).at("ask for the free space of", folder)
 }
 
-/// Refuses when `needed` bytes (and [`RESERVE`]) do not fit below `folder`.
-pub(crate) fn check_free_space(folder: &Path, needed: u64) -> Result<(), LibraryError> {
-    decide_space(folder, needed, free_space(folder)?)
-}
-
-fn decide_space(folder: &Path, needed: u64, available: u64) -> Result<(), LibraryError> {
-    let needed = needed.saturating_add(RESERVE);
-    if needed > available {
-        return Err(LibraryError::DiskSpace { path: folder.to_owned(), needed, available });
-    }
-    Ok(())
+/// Refuses when `bytes` do not fit below `folder` beside what shall stay free.
+pub(crate) fn check_free_space(folder: &Path, bytes: u64) -> Result<(), LibraryError> {
+    free_space::decide(bytes, free_space(folder)?).map_err(|Shortage { needed, available }| LibraryError::DiskSpace {
+        path: folder.to_owned(),
+        needed,
+        available,
+    })
 }
 
 /// Makes a file's (or an open folder's) content durable.
@@ -134,7 +133,6 @@ pub(crate) fn explain_link(path: &Path, source: std::io::Error) -> std::io::Erro
 
 /// Removes a folder if nothing is in it but the Finder's note on how to show it.
 pub(crate) fn remove_deserted(folder: &Path) {
-    const FINDER_NOTE: &str = ".DS_Store";
     let Ok(files) = fs::read_dir(folder) else { return };
     if files.flatten().all(|entry| entry.file_name() == FINDER_NOTE) {
         let _ = fs::remove_file(folder.join(FINDER_NOTE));
@@ -163,15 +161,6 @@ pub(crate) fn files_of(folder: &Path) -> Result<Vec<PathBuf>, LibraryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn too_little_space_is_said_with_both_figures() {
-        let error = decide_space(Path::new("/models"), 1000, RESERVE + 999).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains(&(RESERVE + 1000).to_string()) && text.contains(&(RESERVE + 999).to_string()), "{text}");
-        assert!(text.contains("free at least 1 bytes"), "{text}");
-        assert!(decide_space(Path::new("/models"), 1000, RESERVE + 1000).is_ok());
-    }
 
     #[test]
     fn a_drive_that_cannot_flush_its_cache_is_synced_plainly() {

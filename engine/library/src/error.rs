@@ -46,6 +46,19 @@ pub enum LibraryError {
         /// Where it lies.
         path: PathBuf,
     },
+    /// What is at the model's place is no model, and replacing it would delete it.
+    #[error(
+        "{path} is no model: it holds {holds}; choose another name than \"{name}\", or move it away yourself if you do \
+         not need it"
+    )]
+    NotAModel {
+        /// The name that was asked for.
+        name: String,
+        /// What is in its place.
+        path: PathBuf,
+        /// What that holds, for people.
+        holds: String,
+    },
     /// Neither `LINNET_HOME` nor a home folder is known.
     #[error("no folder for the models is known: set LINNET_HOME (or HOME) to a folder that Linnet may write to")]
     NoHome,
@@ -61,14 +74,14 @@ pub enum LibraryError {
     },
     /// The disk cannot hold the result.
     #[error(
-        "not enough disk space in {path}: {needed} bytes are needed and {available} are free; free at least {} bytes \
+        "not enough disk space in {path}: {needed} bytes must be free and {available} are; free at least {} bytes \
          or set LINNET_HOME to another disk",
         .needed.saturating_sub(*.available)
     )]
     DiskSpace {
         /// The folder that was to be written to.
         path: PathBuf,
-        /// Bytes that the result takes.
+        /// Bytes that must be free: what the result takes, and what stays free for other programs.
         needed: u64,
         /// Bytes that are free.
         available: u64,
@@ -243,6 +256,36 @@ impl LibraryError {
                 LibraryError::DiskFull { path: path.to_owned() }
             }
             _ => LibraryError::Io { action, path: path.to_owned(), source },
+        }
+    }
+
+    /// Whether trying again with the same files cannot help: it is the model itself that is refused.
+    pub(crate) fn is_about_the_model(&self) -> bool {
+        match self {
+            LibraryError::UnknownSource { .. }
+            | LibraryError::UnsupportedArchitecture { .. }
+            | LibraryError::UnsupportedFeature { .. }
+            | LibraryError::Truncated { .. }
+            | LibraryError::Malformed { .. }
+            | LibraryError::Config { .. }
+            | LibraryError::MissingTensor { .. }
+            | LibraryError::UnexpectedTensors { .. }
+            | LibraryError::Shape { .. }
+            | LibraryError::MissingShard { .. }
+            | LibraryError::UnsafeShard { .. }
+            | LibraryError::Tokenizer { .. } => true,
+            LibraryError::NotFound { .. }
+            | LibraryError::Ambiguous { .. }
+            | LibraryError::InvalidName { .. }
+            | LibraryError::NameTaken { .. }
+            | LibraryError::NotAModel { .. }
+            | LibraryError::NoHome
+            | LibraryError::OutsideStore { .. }
+            | LibraryError::DiskSpace { .. }
+            | LibraryError::DiskFull { .. }
+            | LibraryError::Io { .. }
+            // Another wish may be granted.
+            | LibraryError::Quantize { .. } => false,
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::PullError;
 
 /// Room left free for everything else on the disk, in bytes: a disk filled to its last block breaks other programs.
-pub(crate) const RESERVE: u64 = 64 << 20;
+const RESERVE: u64 = 64 << 20;
 
 /// Bytes that this user can still write to the file system of `path`, which need not exist yet: the nearest folder
 /// above it that does is asked.
@@ -20,18 +20,32 @@ pub fn available_space(path: &Path) -> io::Result<u64> {
     Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
 }
 
-/// Refuses with both figures when `needed` bytes do not fit beside the reserve.
-pub(crate) fn require_space(path: &Path, needed: u64) -> Result<(), PullError> {
-    let available = available_space(path).map_err(|error| PullError::io("ask the free space of", path, error))?;
-    fits(path, needed, available)
+/// What a file system lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    /// Bytes that must be free: what is to be written and the reserve.
+    pub(crate) needed: u64,
+    /// Bytes that are.
+    pub(crate) available: u64,
 }
 
-fn fits(path: &Path, needed: u64, available: u64) -> Result<(), PullError> {
-    let fits = needed.checked_add(RESERVE).is_some_and(|with_reserve| with_reserve <= available);
-    if needed == 0 || fits {
+/// Whether so many bytes can be written and the reserve stays free; nothing always fits.
+pub(crate) fn decide(bytes: u64, available: u64) -> Result<(), Shortage> {
+    let needed = bytes.saturating_add(RESERVE);
+    if bytes == 0 || (needed <= available && needed < u64::MAX) {
         return Ok(());
     }
-    Err(PullError::NoSpace { path: path.to_owned(), needed, available })
+    Err(Shortage { needed, available })
+}
+
+/// Refuses with both figures when `bytes` do not fit beside the reserve.
+pub(crate) fn require_space(path: &Path, bytes: u64) -> Result<(), PullError> {
+    let available = available_space(path).map_err(|error| PullError::io("ask the free space of", path, error))?;
+    decide(bytes, available).map_err(|Shortage { needed, available }| PullError::NoSpace {
+        path: path.to_owned(),
+        needed,
+        available,
+    })
 }
 
 #[cfg(test)]
@@ -39,12 +53,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_refused_with_both_figures() {
-        let error = fits(Path::new("/models"), 5 << 30, 2 << 30).unwrap_err().to_string();
-        assert!(error.contains("5.4 GB") && error.contains("2.1 GB"), "{error}");
-        assert!(fits(Path::new("/models"), u64::MAX, u64::MAX).is_err());
-        fits(Path::new("/models"), 1 << 30, 2 << 30).unwrap();
-        fits(Path::new("/models"), 0, 0).unwrap();
+    fn a_full_disk_is_refused_with_figures_that_contradict() {
+        // Everything that is to be written would fit, but nothing would be left.
+        let Shortage { needed, available } = decide(1 << 30, 1 << 30).unwrap_err();
+        assert!(needed > available, "{needed} needed, {available} free");
+        assert_eq!(decide(1000, RESERVE + 999), Err(Shortage { needed: RESERVE + 1000, available: RESERVE + 999 }));
+        decide(1000, RESERVE + 1000).unwrap();
+        decide(0, 0).unwrap();
+        assert!(decide(u64::MAX, u64::MAX).is_err());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::gguf::GgufFile;
 use crate::store::{ModelEntry, Origin, Record, Store, check_name};
 use crate::weights::write::{CreateFile, NewTensor, SHARD_LIMIT, WeightsWriter, create_file};
 
+mod chat_templates;
 pub(crate) mod detect;
 pub(crate) mod folder;
 pub(crate) mod gguf;
@@ -164,6 +165,8 @@ fn carry_out(
     let folder = staging.path();
     for (file, companion) in companions {
         let target = folder.join(file);
+        let parent = target.parent().unwrap_or(folder);
+        std::fs::create_dir_all(parent).at("make", parent)?;
         match companion {
             Companion::Json(value) => disk::write_json(&target, &value)?,
             Companion::Copy(from) => {

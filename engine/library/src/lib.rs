@@ -24,6 +24,7 @@ mod store;
 mod store_pull;
 #[cfg(test)]
 mod test_support;
+mod tokenizer_files;
 mod weights;
 
 pub use affine::Affine;

@@ -103,13 +103,36 @@ pub async fn pull(
     target: &Path,
     progress: &(dyn Fn(&PullProgress) + Send + Sync),
 ) -> Result<Pulled, PullError> {
+    let (listing, chosen) = choose(hub, request, progress).await?;
+    pull_files(hub, &listing, &chosen, target, progress).await
+}
+
+/// What a request means: the repository's listing, and which of its files are the model.
+pub(crate) async fn choose(
+    hub: &HubClient,
+    request: &PullRequest,
+    progress: &(dyn Fn(&PullProgress) + Send + Sync),
+) -> Result<(RepositoryListing, ChosenFiles), PullError> {
     let tell_pause = |pause: Duration, reason: &str| {
         let note = format!("{reason} Trying again in {} s.", pause.as_secs_f32().ceil());
         progress(&PullProgress { note: Some(note), ..PullProgress::default() });
     };
     let listing = hub.list_patiently(&request.id, &request.revision, &tell_pause).await?;
     let chosen = choose_files(&listing, &request.selection)?;
-    pull_files(hub, &listing, &chosen, target, progress).await
+    Ok((listing, chosen))
+}
+
+/// Downloads one file ahead of the others, which [`pull_files`] then finds there.
+pub(crate) async fn pull_ahead(
+    hub: &HubClient,
+    listing: &RepositoryListing,
+    file: &RemoteFile,
+    target: &Path,
+    progress: &(dyn Fn(&PullProgress) + Send + Sync),
+) -> Result<(), PullError> {
+    std::fs::create_dir_all(target).map_err(|error| PullError::io("create", target, error))?;
+    let board = ProgressBoard::new(progress, [(file.name.clone(), file.size.unwrap_or(0))]);
+    Box::pin(download_file(hub, listing, file, target, board.file(0))).await.map(drop)
 }
 
 /// Pulls files chosen from a listing; see [`pull`].
@@ -232,7 +255,7 @@ fn refuse_clashing_names(files: &[RemoteFile]) -> Result<(), PullError> {
 }
 
 /// Bytes that are still to be written: what is there under its final name or as a partial does not count.
-fn bytes_missing(files: &[RemoteFile], target: &Path) -> u64 {
+pub(crate) fn bytes_missing(files: &[RemoteFile], target: &Path) -> u64 {
     let missing = files.iter().map(|file| {
         let size = file.size.unwrap_or(0);
         if target.join(&file.name).metadata().is_ok_and(|facts| facts.len() == size) {

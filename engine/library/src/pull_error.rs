@@ -279,11 +279,11 @@ pub enum PullError {
         actual: BlobHash,
     },
     /// Too little room on the disk; found before anything was downloaded.
-    #[error("{} more are needed in {}, but only {} are free. Free some space, or move the library with LINNET_HOME.", size(*.needed), .path.display(), size(*.available))]
+    #[error("{} must be free in {}, but only {} are. Free some space, or move the library with LINNET_HOME.", size(*.needed), .path.display(), size(*.available))]
     NoSpace {
         /// The folder.
         path: PathBuf,
-        /// Bytes needed.
+        /// Bytes that must be free, those that stay free for other programs included.
         needed: u64,
         /// Bytes free.
         available: u64,

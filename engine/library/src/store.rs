@@ -157,12 +157,16 @@ impl Store {
         Ok(self.models.join(name))
     }
 
-    /// Refuses a name that is not allowed, or that is taken unless `replace` is set.
+    /// Refuses a name that is not allowed, or that is taken unless `replace` is set. Only a model can be replaced:
+    /// never the folder of an organisation or somebody's own files.
     ///
     /// # Errors
-    /// [`LibraryError::InvalidName`] or [`LibraryError::NameTaken`].
+    /// [`LibraryError::InvalidName`], [`LibraryError::NameTaken`] or [`LibraryError::NotAModel`].
     pub fn check_free(&self, name: &str, replace: bool) -> Result<(), LibraryError> {
         let path = self.path_of(name)?;
+        if let Some(holds) = what_else(&path) {
+            return Err(LibraryError::NotAModel { name: name.to_owned(), path, holds });
+        }
         if !replace && path.symlink_metadata().is_ok() {
             return Err(LibraryError::NameTaken { name: name.to_owned(), path });
         }
@@ -209,6 +213,32 @@ fn is_model(folder: &Path) -> bool {
             name == CONFIG_NAME || name == record::RECORD_NAME || name.ends_with(".safetensors")
         })
     })
+}
+
+/// What is at this place, in words, where that is neither nothing, an empty folder, a model nor a link that leads
+/// nowhere.
+fn what_else(path: &Path) -> Option<String> {
+    // A link whose target is gone is all that is left of a model on another disk.
+    let metadata = fs::metadata(path).ok()?;
+    if !metadata.is_dir() {
+        return Some("a file".into());
+    }
+    if is_model(path) {
+        return None;
+    }
+    // What cannot be listed could be anything.
+    let Ok(entries) = fs::read_dir(path) else { return Some("what cannot be read".into()) };
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.map_or_else(|error| error.to_string(), |entry| disk::file_name_text(&entry.path())))
+        .filter(|name| name != disk::FINDER_NOTE)
+        .collect();
+    names.sort();
+    let first = names.iter().take(SUGGESTIONS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => None,
+        count if count <= SUGGESTIONS => Some(first),
+        count => Some(format!("{first} and {} more", count - SUGGESTIONS)),
+    }
 }
 
 /// The folders in a folder (also those behind links, even when the target is gone), without hidden ones.

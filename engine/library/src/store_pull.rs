@@ -8,14 +8,18 @@ use std::time::Duration;
 
 use crate::affine::Affine;
 use crate::blocking::blocking;
+use crate::config::CONFIG_NAME;
 use crate::error::LibraryError;
-use crate::hub::{BlobLock, HubClient};
+use crate::free_space::require_space;
+use crate::hub::{BlobLock, ChosenFiles, HubClient, RepositoryListing};
+use crate::import::folder::check_config;
 use crate::import::{ImportOptions, Imported, Progress, import};
-use crate::pull::{PullRequest, pull};
+use crate::pull::{PullRequest, bytes_missing, choose, pull_ahead, pull_files};
 use crate::pull_error::PullError;
 use crate::pull_progress::PullProgress;
 use crate::starter::{STARTER, STARTER_NAME, STARTER_SAMPLING, fetch_starter};
 use crate::store::{ModelEntry, Origin, Store};
+use crate::tokenizer_files;
 
 /// Folder below Linnet's home where downloads lie until they are imported.
 const DOWNLOADS: &str = "downloads";
@@ -123,9 +127,11 @@ impl StorePull {
     /// The model of that name, if it is there and would not be replaced.
     ///
     /// # Errors
-    /// [`LibraryError::InvalidName`].
+    /// [`LibraryError::InvalidName`], or [`LibraryError::NotAModel`] and [`LibraryError::NameTaken`] where no model can
+    /// have that place: before anything is downloaded.
     pub fn already_here(&self) -> Result<Option<ModelEntry>, LibraryError> {
         let path = self.store.path_of(self.name())?;
+        self.store.check_free(self.name(), true)?;
         let is_here = !self.options.replace && path.exists();
         Ok(is_here.then(|| ModelEntry::read(self.name(), &path)))
     }
@@ -163,8 +169,20 @@ impl StorePull {
         folder: &Path,
         listener: &StorePullListener,
     ) -> Result<Imported, StorePullError> {
-        let download = self.download(hub, folder, listener).await?;
-        let mut imported = self.import(download, listener).await?;
+        let brought = async {
+            let download = self.download(hub, folder, listener).await?;
+            Ok::<_, StorePullError>(self.import(download, listener).await?)
+        };
+        let mut imported = match brought.await {
+            Ok(imported) => imported,
+            Err(error) => {
+                // No later pull could use what came; nothing else would ever remove it.
+                if matches!(&error, StorePullError::Library(error) if error.is_about_the_model()) {
+                    let _ = fs::remove_dir_all(folder);
+                }
+                return Err(error);
+            }
+        };
         if let Err(error) = fs::remove_dir_all(folder) {
             let left = format!("{} is no longer needed but could not be removed: {error}", folder.display());
             imported.notes.push(left);
@@ -177,7 +195,7 @@ impl StorePull {
         hub: &HubClient,
         folder: &Path,
         listener: &StorePullListener,
-    ) -> Result<Download, PullError> {
+    ) -> Result<Download, StorePullError> {
         let tell = |progress: &PullProgress| listener(StorePullProgress::Downloading(progress));
         match &self.target {
             PullTarget::Starter => {
@@ -185,7 +203,16 @@ impl StorePull {
                 Ok(Download { path: source.path, origin: source.origin })
             }
             PullTarget::Repository(request) => {
-                let pulled = pull(hub, request, folder, &tell).await?;
+                let (listing, chosen) = choose(hub, request, &tell).await?;
+                check_names(&listing, &chosen)?;
+                // The import writes the weights a second time before the download goes.
+                let imported = imported_bytes(&chosen, self.options.quantize);
+                require_space(folder, bytes_missing(chosen.files(), folder).saturating_add(imported))?;
+                if let Some(config) = chosen.files().iter().find(|file| file.name == CONFIG_NAME) {
+                    pull_ahead(hub, &listing, config, folder, &tell).await?;
+                    check_config(folder, &self.options)?;
+                }
+                let pulled = pull_files(hub, &listing, &chosen, folder, &tell).await?;
                 let origin = pulled.origin();
                 Ok(Download { path: pulled.gguf.unwrap_or_else(|| folder.to_owned()), origin })
             }
@@ -230,6 +257,34 @@ impl StorePull {
             }
             tokio::time::sleep(LOCK_POLL).await;
         }
+    }
+}
+
+/// Refuses what the names of the files alone decide.
+fn check_names(listing: &RepositoryListing, chosen: &ChosenFiles) -> Result<(), LibraryError> {
+    let path = PathBuf::from(&listing.id);
+    match chosen {
+        ChosenFiles::Folder(files) => tokenizer_files::check_names(|name| files.iter().any(|file| file.name == name))
+            .map_err(|reason| LibraryError::Tokenizer { path, reason }),
+        ChosenFiles::Gguf(parts) if parts.len() > 1 => Err(LibraryError::UnsupportedFeature {
+            path,
+            feature: format!("a division of its GGUF file into {} files", parts.len()),
+            remedy: "fetch them, join them with llama-gguf-split --merge, and import the result".into(),
+        }),
+        ChosenFiles::Gguf(_) => Ok(()),
+    }
+}
+
+/// About how many bytes the weights take after an import. A GGUF file's stay as many; scales that 16 bits cannot hold
+/// make some larger, which the import itself finds out.
+fn imported_bytes(chosen: &ChosenFiles, quantize: Option<Affine>) -> u64 {
+    const DENSE_BITS: u64 = 16;
+    let weights =
+        chosen.files().iter().filter(|file| file.name.ends_with(".safetensors") || file.name.ends_with(".gguf"));
+    let bytes = weights.map(|file| file.size.unwrap_or(0)).fold(0, u64::saturating_add);
+    match (chosen, quantize) {
+        (ChosenFiles::Folder(_), Some(affine)) => bytes / DENSE_BITS * u64::from(affine.bits),
+        _ => bytes,
     }
 }
 

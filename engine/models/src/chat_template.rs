@@ -204,11 +204,10 @@ impl ChatTemplate {
         Ok(Self { inner: Arc::new(Inner { environment, sources, special_tokens }) })
     }
 
-    /// The text of the template that serves requests without tools (or the only one).
-    pub fn text(&self) -> &str {
-        let inner = &self.inner;
-        let default = inner.sources.iter().find(|(name, _)| name == source::DEFAULT).or(inner.sources.first());
-        default.map_or("", |(_, text)| text)
+    /// The text of the template that serves requests with or without tools; empty where none does.
+    pub fn text(&self, tools: bool) -> &str {
+        let Ok(chosen) = self.choose(tools) else { return "" };
+        self.inner.sources.iter().find(|(name, _)| name == chosen).map_or("", |(_, text)| text)
     }
 
     /// The names of the templates; one template alone is called `default`.

@@ -6,6 +6,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+/// No size in a configuration is larger; products of two sizes then fit into 64 bits. The same as the importer's.
+const LARGEST_SIZE: usize = 1 << 28;
+
 /// A model folder's configuration, before an architecture reads its own part of it.
 #[derive(Debug, Clone)]
 pub struct ModelConfig {
@@ -36,6 +39,13 @@ impl ModelConfig {
         self.document.get("model_type").and_then(Value::as_str).ok_or_else(|| self.invalid("it names no model_type"))
     }
 
+    /// Elements of an attention head, where the configuration says so in the usual fields.
+    #[must_use]
+    pub fn head_dim(&self) -> Option<usize> {
+        let size = |name: &str| usize::try_from(self.document.get(name)?.as_u64()?).ok().filter(|size| *size > 0);
+        size("head_dim").or_else(|| Some(size("hidden_size")? / size("num_attention_heads")?))
+    }
+
     /// The whole document.
     #[must_use]
     pub fn document(&self) -> &Value {
@@ -58,6 +68,17 @@ impl ModelConfig {
         })
     }
 
+    /// Refuses sizes with which products would overflow or memory run out before a single weight is looked at.
+    ///
+    /// # Errors
+    /// Names the first size that is 0 or larger than any model's.
+    pub(crate) fn check_sizes(&self, sizes: &[(&str, usize)]) -> Result<()> {
+        match sizes.iter().find(|(_, size)| !(1..=LARGEST_SIZE).contains(size)) {
+            Some((name, size)) => Err(self.invalid(&format!("{name} is {size}, not from 1 to {LARGEST_SIZE}"))),
+            None => Ok(()),
+        }
+    }
+
     /// An error about this file.
     #[must_use]
     pub fn invalid(&self, reason: &str) -> ModelError {
@@ -70,9 +91,9 @@ impl ModelConfig {
     /// # Errors
     /// When the entry is not what mlx-lm writes, or the mode is not affine.
     pub fn quantization(&self, layer: &str) -> Result<Option<AffineQuantization>> {
-        let Some(all) = self.document.get("quantization").or_else(|| self.document.get("quantization_config")) else {
-            return Ok(None);
-        };
+        // Null is missing here too.
+        let field = |name: &str| self.document.get(name).filter(|value| !value.is_null());
+        let Some(all) = field("quantization").or_else(|| field("quantization_config")) else { return Ok(None) };
         let entry = match all.get(layer) {
             Some(Value::Bool(false)) => return Ok(None),
             Some(entry @ Value::Object(_)) => entry,
@@ -95,11 +116,41 @@ impl ModelConfig {
 }
 
 #[cfg(test)]
+impl ModelConfig {
+    /// A configuration that lies in no folder.
+    pub(crate) fn for_tests(document: Value) -> Self {
+        Self { path: "config.json".into(), document }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn config(document: Value) -> ModelConfig {
-        ModelConfig { path: "config.json".into(), document }
+        ModelConfig::for_tests(document)
+    }
+
+    #[test]
+    fn the_size_of_a_head_is_said_or_follows() {
+        let size = |document| config(document).head_dim();
+        assert_eq!(size(serde_json::json!({"hidden_size": 960, "num_attention_heads": 10})), Some(96));
+        assert_eq!(size(serde_json::json!({"head_dim": 32, "hidden_size": 960, "num_attention_heads": 10})), Some(32));
+        assert_eq!(size(serde_json::json!({"hidden_size": 960, "num_attention_heads": 0})), None);
+    }
+
+    #[test]
+    fn an_empty_quantization_does_not_hide_the_one_beside_it() {
+        let good = serde_json::json!({"group_size": 64, "bits": 4});
+        for document in [
+            serde_json::json!({"quantization": null, "quantization_config": good}),
+            serde_json::json!({"quantization": good, "quantization_config": null}),
+        ] {
+            let found = config(document).quantization("a").unwrap();
+            assert_eq!(found, Some(AffineQuantization { bits: 4, group_size: 64 }));
+        }
+        let neither = config(serde_json::json!({"quantization": null, "quantization_config": null}));
+        assert_eq!(neither.quantization("a").unwrap(), None);
     }
 
     #[test]

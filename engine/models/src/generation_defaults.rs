@@ -23,12 +23,6 @@ pub struct GenerationDefaults {
     pub min_p: Option<f32>,
     /// Divides positive and multiplies negative logits of tokens already present; 1 changes nothing.
     pub repetition_penalty: Option<f32>,
-    /// Most tokens to generate.
-    pub max_new_tokens: Option<u32>,
-    /// The token that begins a text.
-    pub bos_token_id: Option<u32>,
-    /// The token that fills up batches.
-    pub pad_token_id: Option<u32>,
     /// Every token that ends an answer, without repeats.
     pub eos_token_ids: Vec<u32>,
 }
@@ -48,17 +42,11 @@ impl GenerationDefaults {
         let object = |name: &str| read_json_object(&folder.join(name)).map(Option::unwrap_or_default);
         let special_tokens = SpecialTokens::load(folder)?;
         let eos = special_tokens.get("eos_token").and_then(|text| tokenizer.token_id(text));
-        let bos = special_tokens.get("bos_token").and_then(|text| tokenizer.token_id(text));
-        Ok(Self::merge(&object("generation_config.json")?, &object("config.json")?, bos, eos))
+        Ok(Self::merge(&object("generation_config.json")?, &object("config.json")?, eos))
     }
 
-    /// The defaults from the two files' contents and the tokenizer's own beginning and end tokens.
-    pub fn merge(
-        generation: &Map<String, Value>,
-        config: &Map<String, Value>,
-        tokenizer_bos: Option<u32>,
-        tokenizer_eos: Option<u32>,
-    ) -> Self {
+    /// The defaults from the two files' contents and the tokenizer's own end token.
+    pub fn merge(generation: &Map<String, Value>, config: &Map<String, Value>, tokenizer_eos: Option<u32>) -> Self {
         let number = |name: &str| generation.get(name).and_then(Value::as_f64).map(|value| value as f32);
         let count = |name: &str| generation.get(name).and_then(token_id);
         let model = |name: &str| {
@@ -79,9 +67,6 @@ impl GenerationDefaults {
             top_k: count("top_k"),
             min_p: number("min_p"),
             repetition_penalty: number("repetition_penalty"),
-            max_new_tokens: count("max_new_tokens"),
-            bos_token_id: count("bos_token_id").or_else(|| model("bos_token_id").and_then(token_id)).or(tokenizer_bos),
-            pad_token_id: count("pad_token_id").or_else(|| model("pad_token_id").and_then(token_id)),
             eos_token_ids,
         }
     }
@@ -107,7 +92,7 @@ mod tests {
     use super::*;
 
     fn merge(generation: &Value, config: &Value, eos: Option<u32>) -> GenerationDefaults {
-        GenerationDefaults::merge(generation.as_object().unwrap(), config.as_object().unwrap(), Some(1), eos)
+        GenerationDefaults::merge(generation.as_object().unwrap(), config.as_object().unwrap(), eos)
     }
 
     #[test]
@@ -121,9 +106,8 @@ mod tests {
         let empty = json!({});
         assert_eq!(merge(&empty, &json!({"eos_token_id": 2}), None).eos_token_ids, [2]);
         assert_eq!(merge(&empty, &json!({"eos_token_id": [2, 3]}), Some(3)).eos_token_ids, [2, 3]);
-        let nested = json!({"eos_token_id": null, "text_config": {"eos_token_id": 5, "bos_token_id": 6}});
-        let defaults = merge(&empty, &nested, None);
-        assert_eq!((defaults.eos_token_ids, defaults.bos_token_id), (vec![5], Some(6)));
+        let nested = json!({"eos_token_id": null, "text_config": {"eos_token_id": 5}});
+        assert_eq!(merge(&empty, &nested, None).eos_token_ids, [5]);
     }
 
     #[test]
@@ -132,6 +116,5 @@ mod tests {
         let defaults = merge(&generation, &json!({"temperature": 1.0}), None);
         assert_eq!((defaults.temperature, defaults.top_k, defaults.do_sample), (Some(0.6), Some(20), Some(true)));
         assert_eq!((defaults.top_p, defaults.min_p, defaults.repetition_penalty), (None, None, None));
-        assert_eq!(defaults.bos_token_id, Some(1));
     }
 }

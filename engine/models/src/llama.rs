@@ -2,7 +2,12 @@
 //!
 //! Written after mlx-lm 0.32.2's `mlx_lm/models/llama.py`, operation for operation.
 
-use crate::{LanguageModel, ModelConfig, ModelShape, error::Result, loader::Loader, rope_config::rope_spec};
+use crate::{
+    LanguageModel, ModelConfig, ModelShape,
+    error::Result,
+    loader::Loader,
+    rope_config::{RopeFields, rope_spec},
+};
 use linnet_compute::{Activation, AttentionSpec, Backend, KvLayout, LayerKv};
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,24 +28,23 @@ struct LlamaConfig {
     attention_bias: bool,
     #[serde(default)]
     mlp_bias: bool,
-    #[serde(default = "default_rope_theta")]
-    rope_theta: f64,
+    rope_theta: Option<f64>,
     #[serde(default)]
     rope_traditional: bool,
     rope_scaling: Option<Value>,
+    rope_parameters: Option<Value>,
     #[serde(default = "default_tie")]
     tie_word_embeddings: bool,
     layer_types: Option<Vec<String>>,
     sliding_window: Option<usize>,
 }
 
-fn default_rope_theta() -> f64 {
-    10_000.0
-}
-
 fn default_tie() -> bool {
     true
 }
+
+/// No model has as many layers; each takes memory before its weights are looked for.
+const LARGEST_LAYER_COUNT: usize = 1 << 14;
 
 /// A context length for configurations that name none.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -76,6 +80,7 @@ pub(crate) fn shape(config: &ModelConfig) -> Result<ModelShape> {
 impl LlamaConfig {
     fn shape(&self, config: &ModelConfig) -> Result<ModelShape> {
         let (kv_heads, head_dim) = self.kv_heads(config)?;
+        check_sizes(config, self, kv_heads, head_dim)?;
         let windows = layer_windows(config, self)?;
         Ok(ModelShape {
             context_length: self.max_position_embeddings.unwrap_or(DEFAULT_CONTEXT),
@@ -102,14 +107,14 @@ pub(crate) fn load<B: Backend>(loader: &Loader<'_, B>) -> Result<Box<dyn Languag
     let config: LlamaConfig = loader.config().read()?;
     let shape = config.shape(loader.config())?;
     let (kv_heads, head_dim) = config.kv_heads(loader.config())?;
-    let rope = rope_spec(
-        loader.config(),
-        head_dim,
-        config.rope_theta,
-        config.rope_traditional,
-        config.rope_scaling.as_ref(),
-        config.max_position_embeddings,
-    )?;
+    let fields = RopeFields {
+        theta: config.rope_theta,
+        scaling: config.rope_scaling.as_ref(),
+        parameters: config.rope_parameters.as_ref(),
+        traditional: config.rope_traditional,
+        max_position_embeddings: config.max_position_embeddings,
+    };
+    let rope = rope_spec(loader.config(), head_dim, fields)?;
 
     let mut layers = Vec::with_capacity(shape.kv_layout.layers.len());
     for (layer, kv) in shape.kv_layout.layers.iter().enumerate() {
@@ -133,6 +138,24 @@ pub(crate) fn load<B: Backend>(loader: &Loader<'_, B>) -> Result<Box<dyn Languag
         layers,
         lm_head,
     }))
+}
+
+fn check_sizes(file: &ModelConfig, config: &LlamaConfig, kv_heads: usize, head_dim: usize) -> Result<()> {
+    file.check_sizes(&[
+        ("hidden_size", config.hidden_size),
+        ("intermediate_size", config.intermediate_size),
+        ("num_attention_heads", config.num_attention_heads),
+        ("num_key_value_heads", kv_heads),
+        ("head_dim", head_dim),
+        ("vocab_size", config.vocab_size),
+        ("max_position_embeddings", config.max_position_embeddings.unwrap_or(DEFAULT_CONTEXT)),
+        ("sliding_window", config.sliding_window.filter(|&window| window > 0).unwrap_or(1)),
+    ])?;
+    let layers = config.num_hidden_layers;
+    if layers > LARGEST_LAYER_COUNT {
+        return Err(file.invalid(&format!("num_hidden_layers is {layers}, more than {LARGEST_LAYER_COUNT}")));
+    }
+    Ok(())
 }
 
 /// Each layer's sliding window, if it has one.
@@ -230,5 +253,51 @@ impl<B: Backend> LanguageModel<B> for Llama<B> {
         let x = backend.outputs(&x, step)?;
         let x = backend.rms_norm(&x, &self.norm, self.epsilon)?;
         Ok(backend.linear(&x, self.lm_head.as_ref().unwrap_or(&self.embed_tokens))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linnet_compute::cpu::{CpuBackend, CpuOptions};
+    use serde_json::json;
+
+    #[test]
+    fn sizes_that_no_model_has_are_refused_by_name_and_nothing_is_allocated() {
+        let huge = 1u64 << 60;
+        for (field, size) in [
+            ("num_hidden_layers", huge),
+            ("num_hidden_layers", u64::MAX),
+            ("num_attention_heads", 1 << 40),
+            ("num_key_value_heads", 0),
+            ("head_dim", huge),
+            ("head_dim", 1 << 40),
+            ("hidden_size", huge),
+            ("hidden_size", 0),
+            ("intermediate_size", huge),
+            ("vocab_size", huge),
+            ("max_position_embeddings", huge),
+            ("max_position_embeddings", 0),
+            ("sliding_window", huge),
+        ] {
+            let mut document = json!({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1,
+                "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+                "vocab_size": 32});
+            document[field] = json!(size);
+            if field == "num_attention_heads" {
+                document["num_key_value_heads"] = json!(size);
+            }
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("config.json"), document.to_string()).unwrap();
+            let header = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+            let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
+            std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+            let backend = CpuBackend::new(CpuOptions { threads: 1, ..CpuOptions::default() });
+            let text = crate::load(&backend, folder.path()).map(|_| ()).unwrap_err().to_string();
+            let said = match (field, size) {
+                ("num_key_value_heads", _) => "0 key-value heads",
+                _ => field,
+            };
+            assert!(text.contains(said), "{field} {size}: {text}");
+        }
     }
 }

@@ -207,8 +207,9 @@ fn main() {
         for budget in [8_192, 16_384, 32_768, 65_536] {
             for (name, eviction, sessions) in [
                 ("LRU", Eviction::Lru, false),
-                ("cost-aware", Eviction::CostAware, false),
-                ("cost-aware, sessions named", Eviction::CostAware, true),
+                ("GreedyDual", Eviction::GreedyDual, false),
+                ("session LRU, none named", Eviction::SessionLru, false),
+                ("session LRU", Eviction::SessionLru, true),
             ] {
                 let Outcome { hit_tokens, cost_saved, whole_misses } = run(&trace, eviction, sessions, budget);
                 let (hit, saved) = (100.0 * hit_tokens, 100.0 * cost_saved);

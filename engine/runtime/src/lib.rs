@@ -14,6 +14,7 @@ mod fingerprint;
 mod load;
 mod memory_estimate;
 mod prefix;
+mod recommendation;
 mod request;
 mod samplers;
 pub mod ssd;

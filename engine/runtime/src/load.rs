@@ -1,7 +1,8 @@
 //! A model folder becomes a running engine with its tokenizer, template and defaults.
 
 use crate::{
-    BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError, ssd::SsdTier,
+    BackendChoice, BackendModel, BackendModelOptions, Engine, EngineOptions, EngineText, StepModelError,
+    recommendation::drop_unusable, ssd::SsdTier,
 };
 use linnet_compute::{
     KvQuantization,
@@ -109,10 +110,16 @@ pub enum LoadError {
 /// [`LoadError`], naming the file and what is wrong with it.
 pub fn load_model(folder: &Path, options: &LoadOptions) -> Result<LoadedModel, LoadError> {
     options.check()?;
-    let architecture = ModelConfig::load(folder)?.model_type()?.to_owned();
+    let config = ModelConfig::load(folder)?;
+    let architecture = config.model_type()?.to_owned();
+    let fitted = |wish: KvQuantization| config.head_dim().map_or(wish, |head_dim| wish.for_heads(head_dim));
+    let options = &LoadOptions { kv_quantization: options.kv_quantization.map(fitted), ..options.clone() };
     let tokenizer = Tokenizer::load(folder)?;
     let template = ChatTemplate::load(folder)?;
-    let defaults = GenerationDefaults::load(folder, &tokenizer)?;
+    let mut defaults = GenerationDefaults::load(folder, &tokenizer)?;
+    for note in drop_unusable(&mut defaults) {
+        tracing::warn!(folder = %folder.display(), "{note}");
+    }
     let name = options.name.clone().unwrap_or_else(|| {
         folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
     });

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx_lm.models import cache as caching
 
 from recipes import Scenario
 
@@ -92,7 +93,7 @@ def run_alone(recorder: Recorder, scenario: Scenario, prompts: list) -> None:
     kv = scenario.kv or {"bits": None, "group_size": 64, "start": 0}
     caches = []
     for sequence, limit in enumerate(scenario.limits):
-        cache, prompt = reference.cache.make_prompt_cache(recorder.model), prompts[sequence]
+        cache, prompt = caching.make_prompt_cache(recorder.model), prompts[sequence]
         if scenario.reuse and (source := scenario.reuse[sequence]):
             cache = taken_over(recorder, scenario, prompts, sequence, caches[source[0]])
             prompt = prompts[sequence][cache[0].offset:]
@@ -113,7 +114,7 @@ def taken_over(recorder: Recorder, scenario: Scenario, prompts: list, sequence: 
     cache = copy.deepcopy(cache)
     held = cache[0].offset
     if tokens is not None:
-        trimmed = reference.cache.trim_prompt_cache(cache, held - tokens)
+        trimmed = caching.trim_prompt_cache(cache, held - tokens)
         assert trimmed == held - tokens, "a cache that cannot be cut"
     else:
         scenario.reuse[sequence] = [source, held]

@@ -75,7 +75,7 @@ impl Comparison {
 
 /// `max |a - b| / max |b|`; infinite when the lengths differ or any value is not finite.
 fn relative_error(found: &[f32], reference: &[f32]) -> f32 {
-    if found.len() != reference.len() || !found.iter().all(|value| value.is_finite()) {
+    if found.len() != reference.len() || !found.iter().chain(reference).all(|value| value.is_finite()) {
         return f32::INFINITY;
     }
     let largest = reference.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));

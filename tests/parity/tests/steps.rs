@@ -60,10 +60,42 @@ fn fixtures() -> Vec<Fixture> {
 
 #[track_caller]
 fn assert_close(fixture: &Fixture, exact: bool, found: &[f32], expected: &[f32]) {
-    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    let difference = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs())) / largest;
     let tolerance = if exact { EXACT_TOLERANCE } else { FAST_TOLERANCE };
-    assert!(difference <= tolerance, "{}, exact {exact}: {difference:e} apart", fixture.name());
+    match largest_difference(found, expected) {
+        Some(difference) if difference <= tolerance => {}
+        found => panic!("{}, exact {exact}: {found:?} apart", fixture.name()),
+    }
+}
+
+/// How far two rows of logits are apart, relative to the largest; `None` where they cannot be compared: of no or of
+/// another length, not all of them numbers, or nothing but zeros. (The greater of 0 and NaN is 0.)
+fn largest_difference(found: &[f32], expected: &[f32]) -> Option<f32> {
+    let is_sound = |logits: &[f32]| !logits.is_empty() && logits.iter().all(|logit| logit.is_finite());
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let are_comparable = found.len() == expected.len() && is_sound(found) && is_sound(expected) && largest > 0.0;
+    let difference = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    are_comparable.then(|| difference / largest)
+}
+
+#[test]
+fn logits_that_are_missing_or_no_numbers_do_not_pass_for_equal() {
+    let nan = [f32::NAN; 3];
+    let good = [1.0, -4.0, 2.0];
+    assert_eq!(largest_difference(&[1.0, -4.0, 1.0], &good), Some(0.25));
+    let infinite = [1.0, f32::INFINITY, 2.0];
+    for (found, expected) in [
+        (&nan[..], &nan[..]),
+        (&nan, &good),
+        (&good, &nan),
+        (&[], &[]),
+        (&[], &good),
+        (&good[..2], &good),
+        (&good, &good[..2]),
+        (&infinite, &infinite),
+        (&[0.0; 3], &[0.0; 3]),
+    ] {
+        assert_eq!(largest_difference(found, expected), None, "{found:?} {expected:?}");
+    }
 }
 
 #[test]
@@ -134,6 +166,7 @@ fn tokens_taken_back_leave_no_trace() {
         let clean = run.kv.open();
         run.step(&[(clean, &fixture.prompt[..20])]);
         let expected = run.step(&[(clean, &fixture.prompt[20..])]).remove(0);
+        assert!(largest_difference(&found, &expected).is_some(), "{}: no logits", fixture.name());
         assert_eq!(found, expected, "{}", fixture.name());
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn flush(
     Ok((status, Json(answer)).into_response())
 }
 
-/// Gives up everything that is kept, in memory and on the disk.
+/// Gives up everything that is kept in memory. What is on the disk stays there.
 pub(super) async fn clear(
     State(state): State<Arc<ApiState>>,
     headers: HeaderMap,
@@ -86,7 +86,7 @@ async fn named_models(
     Ok((models, body))
 }
 
-/// Several engines' flushes as one.
+/// Several engines' flushes as one. They share the disk, so each counts all of what is there and of what the writer has.
 fn sum<'a>(flushes: impl Iterator<Item = &'a CacheFlush>) -> CacheFlush {
     let nothing = CacheFlush { durable: true, ..CacheFlush::default() };
     flushes.fold(nothing, |sum, flush| CacheFlush {
@@ -94,12 +94,12 @@ fn sum<'a>(flushes: impl Iterator<Item = &'a CacheFlush>) -> CacheFlush {
         flushed_snapshots: sum.flushed_snapshots + flush.flushed_snapshots,
         missing_snapshots: sum.missing_snapshots + flush.missing_snapshots,
         pending_snapshots: sum.pending_snapshots + flush.pending_snapshots,
-        pending_spills: sum.pending_spills + flush.pending_spills,
-        pending_spill_bytes: sum.pending_spill_bytes + flush.pending_spill_bytes,
-        dropped_spills: sum.dropped_spills + flush.dropped_spills,
-        failed_spills: sum.failed_spills + flush.failed_spills,
+        pending_spills: sum.pending_spills.max(flush.pending_spills),
+        pending_spill_bytes: sum.pending_spill_bytes.max(flush.pending_spill_bytes),
+        dropped_spills: sum.dropped_spills.max(flush.dropped_spills),
+        failed_spills: sum.failed_spills.max(flush.failed_spills),
         elapsed: sum.elapsed.max(flush.elapsed),
-        entries: sum.entries + flush.entries,
+        entries: sum.entries.max(flush.entries),
         longest_durable_prefix_tokens: sum.longest_durable_prefix_tokens.max(flush.longest_durable_prefix_tokens),
     })
 }
@@ -130,7 +130,7 @@ mod tests {
         let good = CacheFlush { durable: true, entries: 3, longest_durable_prefix_tokens: 7, ..CacheFlush::default() };
         let bad = CacheFlush { missing_snapshots: 2, entries: 1, ..CacheFlush::default() };
         let all = sum([&good, &bad, &good].into_iter());
-        assert_eq!((all.durable, all.entries, all.missing_snapshots), (false, 7, 2));
+        assert_eq!((all.durable, all.entries, all.missing_snapshots), (false, 3, 2));
         assert_eq!(all.longest_durable_prefix_tokens, 7);
     }
 }

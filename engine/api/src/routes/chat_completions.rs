@@ -67,7 +67,7 @@ fn render(model: &ServedModel, mut request: ChatRequest) -> Result<Vec<u32>, Api
     let Some(template) = &model.template else {
         return Err(ApiError::NoTemplate { model: model.id.clone() });
     };
-    fit_to_template(&mut request.messages, template.text());
+    fit_to_template(&mut request.messages, template.text(request.tools.is_some()));
     let write = |messages: &[Value]| {
         let input = TemplateInput {
             tools: request.tools.as_deref(),

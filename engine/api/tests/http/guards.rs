@@ -31,7 +31,9 @@ async fn a_foreign_host_is_refused_before_routing() {
     }
     let mut post = request(Method::POST, "/v1/chat/completions", json!({"messages": user("hi")}).to_string());
     post.headers_mut().insert("host", header::HeaderValue::from_static("evil.example:5466"));
-    assert_eq!(harness.send(post).await.status, StatusCode::FORBIDDEN);
+    let refused = harness.send(post).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert!(refused.message().ends_with("--allow-host evil.example"), "{}", refused.text);
     assert_eq!(harness.engine().status().requests, 0);
     for host in ["localhost", "127.0.0.1:5466", "[::1]:5466"] {
         assert_eq!(harness.send(with_header("/health", "host", host)).await.status, StatusCode::OK, "{host}");

@@ -13,11 +13,13 @@ use linnet_api::{
 };
 use linnet_library::{ModelEntry, Store};
 use linnet_runtime::EngineOptions;
+use linnet_runtime::ssd::SsdTier;
 use tokio::net::TcpListener;
 
 use crate::exit::Exit;
 use crate::models::{self, ChoiceError, RunArguments};
 use crate::output;
+use crate::prefix_cache::PrefixCacheArguments;
 use crate::sampling::SamplingArguments;
 use crate::units;
 
@@ -83,6 +85,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Ending")]
     flush_limit: Duration,
     #[command(flatten)]
+    prefix_cache: PrefixCacheArguments,
+    #[command(flatten)]
     run: RunArguments,
     #[command(flatten)]
     sampling: SamplingArguments,
@@ -99,9 +103,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(listen(address))?;
     let address = listener.local_addr().context("the listener has no address")?;
+    let disk = arguments.prefix_cache.open_disk(&store);
     let manager = {
         let _inside = runtime.enter();
-        Arc::new(manager(arguments, store, named.clone()))
+        Arc::new(manager(arguments, store, named.clone(), disk))
     };
     for entry in &named {
         eprintln!("loading {} ...", entry.name);
@@ -137,11 +142,17 @@ fn describe(store: &Store, named: &[ModelEntry]) -> anyhow::Result<String> {
     }
 }
 
-fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> ModelManager {
+fn manager(
+    arguments: &ServeArguments,
+    store: Store,
+    named: Vec<ModelEntry>,
+    disk: Option<Arc<SsdTier>>,
+) -> ModelManager {
     let engine = EngineOptions {
         max_concurrent: usize::from(arguments.max_concurrent),
         queue_limit: usize::from(arguments.max_queued),
         max_stall: arguments.max_stall,
+        prefix_cache_bytes: arguments.prefix_cache.memory(),
         ..EngineOptions::default()
     };
     let memory = SystemMemory::new();
@@ -154,7 +165,7 @@ fn manager(arguments: &ServeArguments, store: Store, named: Vec<ModelEntry>) -> 
         idle_unload: Some(arguments.idle_unload).filter(|limit| !limit.is_zero()),
         ..ResidencyOptions::with_budget(budget)
     };
-    let source = StoreSource::new(store, named, arguments.run.clone(), engine);
+    let source = StoreSource::new(store, named, arguments.run.clone(), engine, disk);
     ModelManager::start(Arc::new(source), Arc::new(memory), options)
 }
 

@@ -2,6 +2,7 @@
 //! (`mlx_lm/models/base.py`) over a quantized cache, and Gemma 2's form with a cap on the scores.
 
 use super::{
+    failure::Failure,
     graph::{Graph, Mask, Packing, Result, data, dtype},
     kv::{GroupPlan, Stored},
 };
@@ -24,7 +25,7 @@ pub(super) fn attend(
         (Stored::Plain([k]), Stored::Plain([v]), None) => graph.attention(q, k, v, spec.scale, mask),
         (Stored::Plain([k]), Stored::Plain([v]), Some(cap)) => capped(graph, q, k, v, spec.scale, cap, mask),
         (Stored::Affine(k), Stored::Affine(v), None) => {
-            let packing = packing.unwrap_or(Packing { group_size: 64, bits: 8 });
+            let packing = known(packing)?;
             if let Some(kernels) = graph.kernels()
                 && let Some(out) = kernels.decode_attention(q, [k, v], spec.scale, packing, plan)?
             {
@@ -34,7 +35,7 @@ pub(super) fn attend(
         }
         (keys, values, softcap) => {
             // Only quantized layers with a cap come here, for which the reference has no form of its own.
-            let packing = packing.unwrap_or(Packing { group_size: 64, bits: 8 });
+            let packing = known(packing)?;
             let (keys, values) = (keys.dequantized(graph, packing)?, values.dequantized(graph, packing)?);
             let (k, v) = (&keys.arrays()[0], &values.arrays()[0]);
             match softcap {
@@ -43,6 +44,11 @@ pub(super) fn attend(
             }
         }
     }
+}
+
+/// How quantized arrays are packed. Only a store that says so has any.
+fn known(packing: Option<Packing>) -> Result<Packing> {
+    packing.ok_or_else(|| Failure::new("attention", "quantized keys of a store that does not say how".into()))
 }
 
 /// How many query heads share a key head, and the queries with those as an axis of their own.

@@ -7,9 +7,11 @@
 mod attention;
 mod gated;
 mod greedy;
+#[cfg(feature = "kernel-tests")]
 mod raw;
 
 pub(super) use gated::GatedOperands;
+#[cfg(feature = "kernel-tests")]
 pub use raw::{KernelArray, run_kernel};
 
 use super::{

@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Companion, ImportOptions, Prepared, detect};
+use super::{Companion, ImportOptions, Prepared, chat_templates, detect};
 use crate::affine::Affine;
 use crate::config::{Config, Quantization};
 use crate::convert::{Conversion, Job, Source, groups};
 use crate::disk;
 use crate::error::LibraryError;
 use crate::layers::{self, Layer};
+use crate::tokenizer_files::{self, TOKENIZER};
 use crate::weights::Dtype;
 use crate::weights::folder::Weights;
 use crate::weights::read::{SafetensorsFile, TensorInfo};
 use crate::weights::write::NewTensor;
 
-/// Files beside the weights that the engine or a person may need.
-const COMPANIONS: [&str; 11] = [
+/// Files beside the weights, and beside the chat templates, that the engine or a person may need.
+const COMPANIONS: [&str; 10] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "generation_config.json",
-    "chat_template.jinja",
     "chat_template.json",
     "tokenizer.model",
     "vocab.json",
@@ -58,14 +58,7 @@ impl FolderSource {
 
     /// Refuses what the engine does not run, then plans the import.
     pub(crate) fn prepare(&self, options: &ImportOptions<'_>) -> Result<Prepared<'_>, LibraryError> {
-        let model_type = self.config.model_type()?;
-        if !options.supported.contains(&model_type) {
-            return Err(LibraryError::UnsupportedArchitecture {
-                path: self.path.clone(),
-                architecture: model_type.to_owned(),
-                supported: options.supported.iter().map(|name| (*name).to_owned()).collect(),
-            });
-        }
+        check_architecture(&self.config, &self.path, options)?;
         layers::check_shapes(&self.config, &self.weights, &self.layers)?;
         self.check_tokenizer()?;
         self.check_wish(options.quantize)?;
@@ -137,17 +130,12 @@ impl FolderSource {
 
     fn check_tokenizer(&self) -> Result<(), LibraryError> {
         let refuse = |reason: String| Err(LibraryError::Tokenizer { path: self.path.clone(), reason });
-        let path = self.path.join("tokenizer.json");
+        if let Err(reason) = tokenizer_files::check_folder(&self.path) {
+            return refuse(reason);
+        }
+        let path = self.path.join(TOKENIZER);
         if path.symlink_metadata().is_err() {
-            let other =
-                ["tokenizer.model", "vocab.json", "tekken.json"].iter().find(|name| self.path.join(name).is_file());
-            return refuse(match other {
-                Some(name) => format!(
-                    "it has {name} but no tokenizer.json; make one with \
-                     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-                ),
-                None => "tokenizer.json is missing; fetch it from the model's page into the folder".into(),
-            });
+            return Ok(());
         }
         let tokenizer = disk::read_json(&path, TOKENIZER_LIMIT)?;
         if !tokenizer["model"].is_object() {
@@ -157,15 +145,12 @@ impl FolderSource {
     }
 
     pub(crate) fn has_chat_template(&self) -> bool {
-        const TEMPLATE_LIMIT: u64 = 16 << 20;
-        ["chat_template.jinja", "chat_template.json"].iter().any(|name| self.path.join(name).is_file())
-            || disk::read_json(&self.path.join("tokenizer_config.json"), TEMPLATE_LIMIT)
-                .is_ok_and(|config| !config["chat_template"].is_null())
+        chat_templates::are_there(&self.path)
     }
 
     /// The kind of model in tokenizer.json, for people.
     pub(crate) fn tokenizer_kind(&self) -> Option<String> {
-        let tokenizer = disk::read_json(&self.path.join("tokenizer.json"), TOKENIZER_LIMIT).ok()?;
+        let tokenizer = disk::read_json(&self.path.join(TOKENIZER), TOKENIZER_LIMIT).ok()?;
         Some(tokenizer["model"]["type"].as_str().unwrap_or("unnamed").to_owned())
     }
 
@@ -205,8 +190,30 @@ impl FolderSource {
                 companions.push((name, Companion::Copy(path)));
             }
         }
+        let templates = chat_templates::files(&self.path)?;
+        companions.extend(templates.into_iter().map(|(name, path)| (name, Companion::Copy(path))));
         Ok(companions)
     }
+}
+
+/// Refuses what the engine does not run.
+fn check_architecture(config: &Config, path: &Path, options: &ImportOptions<'_>) -> Result<(), LibraryError> {
+    let model_type = config.model_type()?;
+    if options.supported.contains(&model_type) {
+        return Ok(());
+    }
+    Err(LibraryError::UnsupportedArchitecture {
+        path: path.to_owned(),
+        architecture: model_type.to_owned(),
+        supported: options.supported.iter().map(|name| (*name).to_owned()).collect(),
+    })
+}
+
+/// Refuses what config.json alone decides, so that no weights need be there yet.
+pub(crate) fn check_config(folder: &Path, options: &ImportOptions<'_>) -> Result<(), LibraryError> {
+    let config = Config::read(folder)?;
+    config.quantization()?;
+    check_architecture(&config, folder, options)
 }
 
 fn layer_name(tensor: &str) -> &str {

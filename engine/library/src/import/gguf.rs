@@ -204,11 +204,17 @@ fn add<'a>(
     let tensor =
         file.tensors.get(name).ok_or_else(|| LibraryError::malformed(&file.path, format!("{name} is missing")))?;
     let conversion = conversion(tensor, target, range, options);
-    let (rows, columns) = match target.rope_heads {
-        // The entries of an interleaved bias move like the rows of its weight.
-        Some(_) if target.shape.len() == 1 => (tensor.elements(), 1),
-        _ => (tensor.rows(), tensor.columns() as usize),
-    };
+    let moves_entries = target.rope_heads.is_some() && target.shape.len() == 1;
+    if moves_entries && tensor.kind.layout().is_some_and(|layout| layout.elements > 1) {
+        return Err(LibraryError::UnsupportedFeature {
+            path: file.path.clone(),
+            feature: format!("a bias in blocks of {} (tensor \"{name}\")", tensor.kind.name()),
+            remedy: "its entries change places, and blocks cannot be parted; use a file with biases in F32".into(),
+        });
+    }
+    // The entries of an interleaved bias move like the rows of its weight.
+    let (rows, columns) =
+        if moves_entries { (tensor.elements(), 1) } else { (tensor.rows(), tensor.columns() as usize) };
     let (affine, outputs) = match conversion {
         Conversion::Quantize(dtype, affine)
         | Conversion::Blocks(_, affine, dtype)

@@ -213,6 +213,21 @@ fn biases_move_with_their_rows_and_missing_ones_become_zeros() {
 }
 
 #[test]
+fn a_bias_in_blocks_is_refused_by_name_where_its_entries_must_move() {
+    for number in [2, 8] {
+        let fixture = Fixture::new();
+        let mut builder = small_gguf(0);
+        let mut random = Random::new(1);
+        for (layer, name, length) in [(0, "q", 256), (0, "k", 128), (0, "v", 128), (1, "q", 256)] {
+            let bytes = gguf_bytes(TensorType::from_number(number), length, &mut random);
+            builder.tensors.push((format!("blk.{layer}.attn_{name}.bias"), vec![length], number, bytes));
+        }
+        let text = fixture.refusal(&builder);
+        assert!(text.contains("attn_q.bias") && text.contains("F32"), "{text}");
+    }
+}
+
+#[test]
 fn the_configuration_says_what_the_metadata_says() {
     let fixture = Fixture::new();
     let mut builder = small_gguf(0);

@@ -86,6 +86,55 @@ fn a_dense_folder_keeps_every_weight_and_loses_only_what_is_computed() {
     }
 }
 
+/// Writes a text file below a folder, and the folders above it.
+fn put(folder: &Path, name: &str, text: &str) {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn no_chat_template_is_left_behind_wherever_the_folder_keeps_it() {
+    for (field, extra) in [
+        (json!("{{ messages }}"), vec!["chat_template.jinja", "additional_chat_templates/tool_use.jinja"]),
+        (json!("own.jinja"), vec!["own.jinja"]),
+        (json!("./templates/own.jinja"), vec!["templates/own.jinja"]),
+        (json!({ "default": "a.jinja", "tool_use": "{{ tools }}" }), vec!["a.jinja"]),
+        (json!([{ "name": "default", "template": "kept/a.jinja" }]), vec!["kept/a.jinja"]),
+    ] {
+        for file in ["tokenizer_config.json", "chat_template.json"] {
+            let fixture = Fixture::new();
+            hugging_face_folder(&fixture.source(), Dtype::F16, |_, _| {});
+            std::fs::remove_file(fixture.source().join("tokenizer_config.json")).unwrap();
+            put(&fixture.source(), file, &json!({ "chat_template": field }).to_string());
+            put(&fixture.source(), "additional_chat_templates/notes.txt", "not needed");
+            for name in &extra {
+                put(&fixture.source(), name, &format!("{{# {name} #}}"));
+            }
+            let imported = fixture.import(&fixture.source(), ImportOptions::default()).unwrap();
+            for name in &extra {
+                let text = std::fs::read_to_string(imported.entry.path.join(name)).unwrap_or_default();
+                assert_eq!(text, format!("{{# {name} #}}"), "{file}: {field}");
+            }
+            assert!(!imported.entry.path.join("additional_chat_templates/notes.txt").exists());
+        }
+    }
+}
+
+#[test]
+fn a_template_that_leads_out_of_the_folder_is_not_copied() {
+    let fixture = Fixture::new();
+    hugging_face_folder(&fixture.source(), Dtype::F16, |_, _| {});
+    put(fixture.folder.path(), "secret.jinja", "secret");
+    let outside = fixture.folder.path().join("secret.jinja");
+    for name in ["../secret.jinja", outside.to_str().unwrap()] {
+        put(&fixture.source(), "tokenizer_config.json", &json!({ "chat_template": name }).to_string());
+        let options = ImportOptions { replace: true, ..ImportOptions::default() };
+        fixture.import(&fixture.source(), options).unwrap();
+    }
+    assert!(!fixture.store.models_folder().join("secret.jinja").exists());
+}
+
 #[test]
 fn a_dense_folder_is_quantized_as_mlx_lm_does() {
     let fixture = Fixture::new();

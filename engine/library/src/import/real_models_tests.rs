@@ -1,6 +1,5 @@
-//! Imports of two real files, fetched by `tests/fixtures/fetch_models.sh`. Without them the tests say so and pass.
+//! Imports of two real files, which `make test-models` fetches before it runs these tests.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use super::*;
@@ -14,18 +13,12 @@ const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
 const SUPPORTED: [&str; 1] = ["llama"];
 
-fn real_file(name: &str) -> Option<PathBuf> {
+fn real_file(name: &str) -> PathBuf {
     let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/test-models");
     let folder = std::env::var_os("LINNET_TEST_MODELS").map_or_else(|| PathBuf::from(workspace), PathBuf::from);
     let path = folder.join(name);
-    if path.is_file() {
-        return Some(path);
-    }
-    // Written past the test harness, which hides what passing tests print.
-    let text =
-        format!("SKIPPED: {} is not there; engine/library/tests/fixtures/fetch_models.sh fetches it\n", path.display());
-    std::io::stderr().write_all(text.as_bytes()).unwrap();
-    None
+    assert!(path.is_file(), "{} is not there; `make test-models` fetches it", path.display());
+    path
 }
 
 fn check_tokens(tokenizer: &std::path::Path, model: &str, kind: &str, add_special: bool) {
@@ -46,8 +39,9 @@ fn check_tokens(tokenizer: &std::path::Path, model: &str, kind: &str, add_specia
 }
 
 #[test]
+#[ignore = "needs two files of 350 MB; `make test-models` fetches them"]
 fn smollm2_is_imported_with_every_weight_as_it_was() {
-    let Some(path) = real_file(SMOLLM2) else { return };
+    let path = real_file(SMOLLM2);
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(home.path()).unwrap();
     let options = ImportOptions { supported: &SUPPORTED, ..ImportOptions::default() };
@@ -123,8 +117,9 @@ fn smollm2_is_imported_with_every_weight_as_it_was() {
 
 /// One vocabulary under the rules of many families: the fixture is llama.cpp's own answer (`make_pre_tokenizers.py`).
 #[test]
+#[ignore = "needs two files of 350 MB; `make test-models` fetches them"]
 fn words_are_cut_as_llama_cpp_cuts_them_for_every_family() {
-    let Some(path) = real_file(SMOLLM2) else { return };
+    let path = real_file(SMOLLM2);
     let golden: Value = serde_json::from_str(include_str!("../../tests/fixtures/pre_tokenizers.json")).unwrap();
     let mut file = GgufFile::open(&path).unwrap();
     let mut differences = Vec::new();
@@ -144,8 +139,9 @@ fn words_are_cut_as_llama_cpp_cuts_them_for_every_family() {
 }
 
 #[test]
+#[ignore = "needs two files of 350 MB; `make test-models` fetches them"]
 fn gemma3_is_refused_by_name() {
-    let Some(path) = real_file(GEMMA3) else { return };
+    let path = real_file(GEMMA3);
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(home.path()).unwrap();
     let options = ImportOptions { supported: &SUPPORTED, ..ImportOptions::default() };
@@ -164,8 +160,9 @@ fn gemma3_is_refused_by_name() {
 }
 
 #[test]
+#[ignore = "needs two files of 350 MB; `make test-models` fetches them"]
 fn the_sentencepiece_vocabulary_of_gemma3_tokenizes_like_llama_cpp() {
-    let Some(path) = real_file(GEMMA3) else { return };
+    let path = real_file(GEMMA3);
     let file = GgufFile::open(&path).unwrap();
     let rebuilt = tokenizer::rebuild(&file, 262_144).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -180,8 +177,9 @@ fn the_sentencepiece_vocabulary_of_gemma3_tokenizes_like_llama_cpp() {
 /// The engine does not run gemma3 yet, but its blocks are real ones: every tensor goes through the import's own
 /// conversion and is compared with ggml's values.
 #[test]
+#[ignore = "needs two files of 350 MB; `make test-models` fetches them"]
 fn the_blocks_of_gemma3_keep_their_values_or_say_how_far_they_moved() {
-    let Some(path) = real_file(GEMMA3) else { return };
+    let path = real_file(GEMMA3);
     let file = GgufFile::open(&path).unwrap();
     let targets: Vec<Target> = file
         .tensors

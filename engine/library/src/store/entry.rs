@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::disk;
 use crate::error::LibraryError;
 use crate::layers;
+use crate::tokenizer_files;
 use crate::weights::Dtype;
 use crate::weights::folder::Weights;
 
@@ -73,13 +74,8 @@ impl ModelEntry {
             Some(quantization) => quantization.describe(),
             None => dense_name(&weights),
         });
-        let tokenizer = self.path.join("tokenizer.json");
-        if !tokenizer.is_file() {
-            return Err(LibraryError::Tokenizer {
-                path: self.path.clone(),
-                reason: "tokenizer.json is missing; import the model again".into(),
-            });
-        }
+        tokenizer_files::check_folder(&self.path)
+            .map_err(|reason| LibraryError::Tokenizer { path: self.path.clone(), reason })?;
         Ok(())
     }
 }

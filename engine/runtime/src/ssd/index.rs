@@ -79,12 +79,15 @@ pub(super) struct Segment {
     pub(super) synced: u64,
     /// Bytes of records that are still wanted.
     pub(super) live: u64,
+    /// Bytes of its trailer, once it is sealed.
+    pub(super) trailer: u64,
 }
 
 impl Segment {
     /// Bytes that could be had back.
     pub(super) fn garbage(&self) -> u64 {
-        if self.live == 0 { self.length } else { self.length.saturating_sub(self.live + SEGMENT_HEADER as u64) }
+        let needed = self.live + self.trailer + SEGMENT_HEADER as u64;
+        if self.live == 0 { self.length } else { self.length.saturating_sub(needed) }
     }
 }
 

@@ -11,6 +11,7 @@ use super::index::{Index, Location, Segment};
 use super::options::sizes;
 use super::record::{RecordHeader, SEGMENT_HEADER, segment_header};
 use super::report::{DiscardReason, Discarded};
+use super::segment::{trailer, trailer_bytes};
 use super::shared::Shared;
 use super::{codec, segment};
 
@@ -36,10 +37,18 @@ pub(super) struct Log {
     pub(super) directory: PathBuf,
     _lock: Box<dyn Any + Send + Sync>,
     /// The segment that is appended to.
-    pub(super) active: Option<u64>,
+    active: Option<Active>,
     next: u64,
     /// Whether a file was made or removed since the directory was made durable.
     is_directory_dirty: bool,
+}
+
+/// The segment that is appended to.
+#[derive(Debug)]
+struct Active {
+    number: u64,
+    /// Its records, for the trailer.
+    records: Vec<RecordHeader>,
 }
 
 impl Log {
@@ -63,6 +72,16 @@ impl Log {
             Ok(()) | Err(WriteError::NoRoom) => Ok((log, discarded)),
             Err(WriteError::Io(error)) => Err(error),
         }
+    }
+
+    /// Bytes of the trailer that the active segment would have with so many records more.
+    pub(super) fn trailer_bytes(&self, more: usize) -> u64 {
+        trailer_bytes(self.active.as_ref().map_or(0, |active| active.records.len()) + more)
+    }
+
+    /// Appends no more to a segment, if that is the active one.
+    pub(super) fn leave(&mut self, number: u64) {
+        self.active = self.active.take().filter(|active| active.number != number);
     }
 
     pub(super) fn path(&self, number: u64) -> PathBuf {
@@ -90,7 +109,10 @@ impl Log {
             let Some((file, scan)) = self.find_segment(*number, is_newest, &mut discarded)? else { continue };
             // Only the newest can hold what is not durable: each is synced before the next is begun.
             let synced = if is_newest { 0 } else { scan.end };
-            segments.insert(*number, Segment { file, length: scan.end, synced, live: 0 });
+            segments.insert(*number, Segment { file, length: scan.end, synced, live: 0, trailer: scan.trailer });
+            let is_open = scan.trailer == 0;
+            let records = || scan.records.iter().map(|(_, record)| *record).collect();
+            self.active = is_open.then(|| Active { number: *number, records: records() });
             for (offset, record) in scan.records {
                 let location = Location { segment: *number, offset, bytes: record.record_bytes().unwrap_or(0) };
                 match record {
@@ -99,7 +121,6 @@ impl Log {
                 }
             }
         }
-        self.active = segments.keys().next_back().copied();
         let (index, unreachable) = Index::restore(segments, &blocks, &notes);
         let mut lost: HashMap<u64, u64> = HashMap::new();
         for location in unreachable {
@@ -203,13 +224,16 @@ impl Log {
             inner.index.bytes += bytes;
             place
         };
-        let header = header.to_bytes(number);
-        let head = [IoSlice::new(&header), IoSlice::new(meta)];
+        let header_bytes = header.to_bytes(number);
+        let head = [IoSlice::new(&header_bytes), IoSlice::new(meta)];
         let mut slices: Vec<_> = head.into_iter().chain(parts.iter().map(|part| IoSlice::new(part))).collect();
         let written = append_all(&*file, &mut slices);
         if let Err(error) = written {
             self.cut_back(number, &*file, offset);
             return Err(error);
+        }
+        if let Some(active) = &mut self.active {
+            active.records.push(header);
         }
         self.shared.lock().counters.written_bytes += bytes;
         Ok(Location { segment: number, offset, bytes })
@@ -219,7 +243,7 @@ impl Log {
     /// be torn at the next start, or it is compacted away.
     fn cut_back(&mut self, number: u64, file: &dyn SegmentFile, length: u64) {
         if file.truncate(length).is_err() {
-            self.active = None;
+            self.leave(number);
             return;
         }
         let mut inner = self.shared.lock();
@@ -232,22 +256,24 @@ impl Log {
 
     /// The segment to append so many bytes to: the active one, or a new one if they do not fit.
     fn segment_for(&mut self, bytes: u64) -> io::Result<u64> {
+        let active = self.active.as_ref().map(|active| active.number);
         let (length, most) = {
             let inner = self.shared.lock();
-            let length = self.active.and_then(|active| inner.index.segments.get(&active)).map(|active| active.length);
+            let length = active.and_then(|active| inner.index.segments.get(&active)).map(|active| active.length);
             (length, inner.sizes.segment)
         };
-        match (self.active, length) {
+        let more = bytes + self.trailer_bytes(1);
+        match (active, length) {
             // Whatever is first in a segment may be there, however long: else it could be nowhere.
-            (Some(active), Some(length)) if length + bytes <= most || length == SEGMENT_HEADER as u64 => Ok(active),
+            (Some(active), Some(length)) if length + more <= most || length == SEGMENT_HEADER as u64 => Ok(active),
             _ => self.begin_segment(),
         }
     }
 
-    /// Makes what is written durable, so that only the newest segment can hold what is not, and begins another one.
+    /// Seals the active segment, makes it durable, so that only the newest can hold what is not, and begins another one.
     pub(super) fn begin_segment(&mut self) -> io::Result<u64> {
+        self.seal();
         self.sync_files()?;
-        self.active = None;
         self.refresh_sizes();
         let number = self.next;
         self.next += 1;
@@ -258,7 +284,7 @@ impl Log {
         self.is_directory_dirty = true;
         {
             let mut inner = self.shared.lock();
-            let segment = Segment { file: Arc::clone(&file), length, synced: 0, live: 0 };
+            let segment = Segment { file: Arc::clone(&file), length, synced: 0, live: 0, trailer: 0 };
             inner.index.segments.insert(number, segment);
             inner.index.bytes += length;
         }
@@ -269,8 +295,29 @@ impl Log {
             let _ = self.remove_segment(number);
             return Err(error);
         }
-        self.active = Some(number);
+        self.active = Some(Active { number, records: Vec::new() });
         Ok(number)
+    }
+
+    /// Ends the active segment with its trailer. Where that fails it has none.
+    fn seal(&mut self) {
+        let Some(Active { number, records }) = self.active.take() else { return };
+        let bytes = trailer(number, &records);
+        let (file, offset) = {
+            let mut inner = self.shared.lock();
+            let Some(segment) = inner.index.segments.get_mut(&number) else { return };
+            let place = (Arc::clone(&segment.file), segment.length);
+            segment.length += bytes.len() as u64;
+            segment.trailer = bytes.len() as u64;
+            inner.index.bytes += bytes.len() as u64;
+            place
+        };
+        if append_all(&*file, &mut [IoSlice::new(&bytes)]).is_err() {
+            self.cut_back(number, &*file, offset);
+            if let Some(segment) = self.shared.lock().index.segments.get_mut(&number) {
+                segment.trailer = 0;
+            }
+        }
     }
 
     /// Makes everything durable.
@@ -294,13 +341,13 @@ impl Log {
         };
         for (number, Segment { file, length, synced, .. }) in dirty {
             let result = file.sync();
+            if result.is_err() {
+                self.leave(number);
+            }
             let mut inner = self.shared.lock();
             if result.is_err() {
                 // The system may have dropped what it could not write, and says so only once: none of it can be counted
                 // on, and a later success would mean nothing.
-                if self.active == Some(number) {
-                    self.active = None;
-                }
                 for key in inner.index.stored_from(number, synced) {
                     inner.fail(&key);
                 }
@@ -316,9 +363,7 @@ impl Log {
 
     /// Removes a segment in which nothing is wanted any more.
     pub(super) fn remove_segment(&mut self, number: u64) -> io::Result<()> {
-        if self.active == Some(number) {
-            self.active = None;
-        }
+        self.leave(number);
         let Some(segment) = self.shared.lock().index.segments.remove(&number) else { return Ok(()) };
         // A file that is removed takes its space until it is closed. A reader holds it for a single record.
         while Arc::strong_count(&segment.file) > 1 {

@@ -59,7 +59,8 @@ pub(super) struct Sizes {
     pub(super) limit: u64,
     /// A segment that holds several records is never longer.
     pub(super) segment: u64,
-    /// Kept free below the limit, so that a segment's live records can be copied before it is removed.
+    /// Kept free below the limit, so that a segment's live records can be copied before it is removed: with their trailer
+    /// even the smallest of them fit.
     pub(super) slack: u64,
     /// The longest record.
     pub(super) record: u64,
@@ -76,7 +77,7 @@ pub(super) fn sizes(options: &SsdOptions, own_bytes: u64, free_bytes: u64) -> Si
     let segment = options.segment_bytes.unwrap_or(64 * MIB).min(limit / 32).max(LOWEST_LIMIT / 32);
     let is_too_small = limit < LEAST_USEFUL.min(options.limit_bytes.unwrap_or(LEAST_USEFUL)).max(LOWEST_LIMIT)
         || available < LOWEST_LIMIT;
-    Sizes { limit, segment, slack: segment + 4096, record: (limit / 4).max(segment), is_too_small }
+    Sizes { limit, segment, slack: 2 * segment + 4096, record: (limit / 4).max(segment), is_too_small }
 }
 
 #[cfg(test)]

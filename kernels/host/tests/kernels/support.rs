@@ -8,25 +8,29 @@ use linnet_metal_host::{Argument, Device};
 use linnet_metal_host::{HostDevice, Schedule};
 use rand::{Rng, rngs::StdRng};
 
-/// Runs a test wherever kernels run here: on this machine's processor, with threads in two orders and subnormal floats
-/// kept and flushed; on an Apple GPU.
+/// Where kernels run here: on this machine's processor, with threads in two orders and subnormal floats kept and
+/// flushed; on an Apple GPU. Never nowhere: a test that ran no kernel would pass.
+fn devices() -> Vec<Box<dyn Device>> {
+    let devices: Vec<Box<dyn Device>> = vec![
+        #[cfg(target_os = "linux")]
+        Box::new(HostDevice::new().unwrap()),
+        #[cfg(target_os = "linux")]
+        Box::new(HostDevice::new().unwrap().with_schedule(Schedule::Shuffled(7)).with_flushed_denormals()),
+        #[cfg(all(feature = "gpu", target_os = "macos"))]
+        Box::new(GpuDevice),
+    ];
+    assert!(!devices.is_empty(), "no device is compiled in; on a Mac run the tests with `--features gpu`");
+    devices
+}
+
+/// Runs a test wherever kernels run here.
 pub(crate) fn each_device(mut test: impl FnMut(&dyn Device)) {
-    #[cfg(target_os = "linux")]
-    {
-        let device = HostDevice::new().unwrap();
-        test(&device);
-        test(&device.with_schedule(Schedule::Shuffled(7)).with_flushed_denormals());
-    }
-    #[cfg(all(feature = "gpu", target_os = "macos"))]
-    test(&GpuDevice);
+    devices().iter().for_each(|device| test(&**device));
 }
 
 /// Runs a test once: on the processor, or on a Mac on its GPU.
 pub(crate) fn one_device(test: impl FnOnce(&dyn Device)) {
-    #[cfg(target_os = "linux")]
-    test(&HostDevice::new().unwrap());
-    #[cfg(all(feature = "gpu", target_os = "macos"))]
-    test(&GpuDevice);
+    test(&*devices()[0]);
 }
 
 /// Half the distance between neighbouring numbers of a type, relative to their size: what one rounding costs.

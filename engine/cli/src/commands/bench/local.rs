@@ -1,6 +1,6 @@
 //! `linnet bench local`: how fast a model reads prompts and writes answers here.
 
-use anyhow::ensure;
+use clap::builder::RangedU64ValueParser;
 use linnet_library::Store;
 use linnet_runtime::{BackendChoice, EngineOptions};
 use serde::Serialize;
@@ -15,7 +15,8 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Prefill is how fast a prompt is read, decode how fast an answer is written, both in tokens per
-second; with several streams, all answers together. Figures are medians of the runs.
+second; with several streams, all answers together, from the first answer's first token to the
+last answer's last. Figures are medians of the runs.
 
 Example:
   linnet bench local starter --threads 1,2 --prompt 512,2048 --streams 1,4")]
@@ -23,22 +24,22 @@ pub(crate) struct LocalArguments {
     /// The model [default: the only one installed, else the starter]
     model: Option<String>,
     /// Lengths of prompts, in tokens
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [512])]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [512], value_parser = at_least_1())]
     prompt: Vec<usize>,
     /// Length of the answers, in tokens; 0 measures prefill alone
     #[arg(long, value_name = "N", default_value_t = 128)]
     generate: usize,
     /// Numbers of answers at once
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1])]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1], value_parser = at_least_1())]
     streams: Vec<usize>,
     /// What computes: cpu or mlx [default: mlx on Apple silicon, else cpu]
     #[arg(long, value_name = "NAME")]
     backend: Option<BackendChoice>,
     /// Numbers of threads, with the cpu backend [default: one per physical core]
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
     /// How often each figure is taken
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_1())]
     runs: usize,
     /// Compute with 32-bit floats throughout instead of 15-bit activations
     #[arg(long)]
@@ -49,6 +50,11 @@ pub(crate) struct LocalArguments {
     /// Print JSON, with every single run and facts about the machine
     #[arg(long)]
     json: bool,
+}
+
+/// Counts of which 0 means nothing.
+fn at_least_1() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// Everything that was measured.
@@ -70,9 +76,6 @@ struct Report {
 
 pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
     let LocalArguments { prompt, streams, runs, .. } = arguments;
-    ensure!(prompt.iter().chain(streams).all(|count| *count > 0), "--prompt and --streams must be at least 1");
-    ensure!(*runs > 0, "--runs must be at least 1");
-    ensure!(arguments.threads.iter().all(|threads| *threads > 0), "--threads must be at least 1");
     let store = Store::from_environment()?;
     let entry = models::find(&store, arguments.model.as_deref())?;
     let machine = Machine::detect();
@@ -98,7 +101,7 @@ pub(crate) fn run(arguments: &LocalArguments) -> anyhow::Result<Exit> {
         let engine =
             EngineOptions { max_concurrent: most_streams, queue_limit: most_streams, ..EngineOptions::default() };
         let loaded = models::load(&entry, &run, engine)?;
-        let bench = Bench::new(&loaded.engine, threads.map_or(1, usize::from), *runs);
+        let bench = Bench::new(&loaded.engine, threads.map(usize::from), *runs);
         bench.warm_up()?;
         for length in prompt {
             figures.push(bench.prefill(*length)?);
@@ -147,7 +150,8 @@ fn describe(report: &Report) -> String {
         let lowest = figure.runs.iter().copied().fold(f64::INFINITY, f64::min);
         let highest = figure.runs.iter().copied().fold(0.0, f64::max);
         vec![
-            figure.threads.to_string(),
+            // Not a choice of ours, so nothing is claimed about it.
+            figure.threads.map_or_else(|| "-".to_owned(), |threads| threads.to_string()),
             figure.streams.to_string(),
             figure.work.to_owned(),
             figure.tokens.to_string(),

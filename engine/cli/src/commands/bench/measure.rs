@@ -14,8 +14,8 @@ const WARM_UP_TOKENS: usize = 32;
 pub(crate) struct Figure {
     /// "prefill" or "decode".
     pub(crate) work: &'static str,
-    /// Threads that computed.
-    pub(crate) threads: usize,
+    /// Threads that computed; `None` where the backend decides itself.
+    pub(crate) threads: Option<usize>,
     /// Requests at once.
     pub(crate) streams: usize,
     /// Tokens of one request: of its prompt for prefill, of its answer for decode.
@@ -29,13 +29,13 @@ pub(crate) struct Figure {
 /// Takes figures from one engine.
 pub(crate) struct Bench<'a> {
     engine: &'a Engine,
-    threads: usize,
+    threads: Option<usize>,
     runs: usize,
 }
 
 impl<'a> Bench<'a> {
     /// A bench that takes each figure `runs` times; `threads` is noted in the figures.
-    pub(crate) fn new(engine: &'a Engine, threads: usize, runs: usize) -> Self {
+    pub(crate) fn new(engine: &'a Engine, threads: Option<usize>, runs: usize) -> Self {
         Self { engine, threads, runs }
     }
 
@@ -55,21 +55,22 @@ impl<'a> Bench<'a> {
         Ok(self.figure("prefill", 1, length, runs))
     }
 
-    /// How fast `streams` answers of `length` tokens are written, all together. The prompt is a single token, so that
-    /// the answer begins in an empty context, as llama-bench's does.
+    /// How fast `streams` answers of `length` tokens are written, all together: [`decode_rate`]. The prompt is a single
+    /// token, so that the answer begins in an empty context, as llama-bench's does.
     pub(crate) fn decode(&self, length: usize, streams: usize) -> anyhow::Result<Figure> {
         let run = |seed: usize| -> anyhow::Result<f64> {
             let begun = Instant::now();
-            let generations: Vec<Generation> = (0..streams)
-                .map(|stream| self.submit(1, length, (seed * streams + stream) as u64))
-                .collect::<Result<_, _>>()?;
-            let usages = generations.into_iter().map(finish).collect::<Result<Vec<_>, _>>()?;
-            let seconds = begun.elapsed().as_secs_f64();
-            Ok(match usages.as_slice() {
-                // The first token belongs to the prefill; the time runs from it to the last.
-                [one] if one.completion_tokens > 1 => (one.completion_tokens - 1) as f64 / one.decode_seconds,
-                all => all.iter().map(|usage| usage.completion_tokens).sum::<usize>() as f64 / seconds,
-            })
+            let generations: Vec<(f64, Generation)> = (0..streams)
+                .map(|stream| {
+                    let submitted = begun.elapsed().as_secs_f64();
+                    Ok((submitted, self.submit(1, length, (seed * streams + stream) as u64)?))
+                })
+                .collect::<anyhow::Result<_>>()?;
+            let answers = generations
+                .into_iter()
+                .map(|(submitted, generation)| Ok((submitted, finish(generation)?)))
+                .collect::<anyhow::Result<Vec<_>>>()?;
+            Ok(decode_rate(&answers))
         };
         let runs = (0..self.runs).map(run).collect::<Result<Vec<_>, _>>()?;
         Ok(self.figure("decode", streams, length, runs))
@@ -101,6 +102,16 @@ fn finish(mut generation: Generation) -> anyhow::Result<Usage> {
             None => bail!("the engine ended in the middle of the benchmark"),
         }
     }
+}
+
+/// Tokens per second of answers that were submitted at these seconds: all tokens but each answer's first, which belongs
+/// to its prefill, over the time from the earliest first token to the latest last one.
+fn decode_rate(answers: &[(f64, Usage)]) -> f64 {
+    let first = |(submitted, usage): &(f64, Usage)| submitted + usage.queue_seconds + usage.prefill_seconds;
+    let begin = answers.iter().map(first).fold(f64::INFINITY, f64::min);
+    let end = answers.iter().map(|answer| first(answer) + answer.1.decode_seconds).fold(0.0, f64::max);
+    let tokens: usize = answers.iter().map(|(_, usage)| usage.completion_tokens.saturating_sub(1)).sum();
+    tokens as f64 / (end - begin)
 }
 
 /// Tokens drawn evenly from the vocabulary, by Knuth's MMIX generator: the same on every machine.
@@ -135,6 +146,25 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 1000.0]), 3.0);
         assert_eq!(median(&[4.0, 2.0]), 3.0);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn one_stream_and_several_are_measured_by_the_same_clock() {
+        let usage = |queue_seconds, prefill_seconds, decode_seconds, completion_tokens| Usage {
+            completion_tokens,
+            queue_seconds,
+            prefill_seconds,
+            decode_seconds,
+            ..Usage::default()
+        };
+        // However long the prefill took, 10 tokens follow the first in 2 seconds.
+        assert_eq!(decode_rate(&[(0.0, usage(0.5, 3.5, 2.0, 11))]), 5.0);
+        // Twice the same at the same time is twice as fast; a prefill's time counts for neither.
+        let twice = [(0.0, usage(0.5, 3.5, 2.0, 11)), (0.0, usage(0.0, 4.0, 2.0, 11))];
+        assert_eq!(decode_rate(&twice), 10.0);
+        // One after the other is no faster than one.
+        let in_turn = [(0.0, usage(0.0, 1.0, 2.0, 11)), (0.0, usage(3.0, 0.0, 2.0, 11))];
+        assert_eq!(decode_rate(&in_turn), 5.0);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The store's models, as the server's manager wants them.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linnet_api::{ApiError, ModelFacts, ModelSource, SamplingOverrides, ServedModel};
-use linnet_library::{LibraryError, ModelEntry, Store};
-use linnet_runtime::{EngineOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
+use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
+use linnet_runtime::ssd::SsdTier;
+use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
 
 use crate::models::{self, ChoiceError, RunArguments};
 
@@ -15,12 +17,24 @@ pub(crate) struct StoreSource {
     named: Vec<ModelEntry>,
     run: RunArguments,
     engine: EngineOptions,
+    /// Where all models keep what is to survive a restart.
+    disk: Option<Arc<SsdTier>>,
 }
 
 impl StoreSource {
     /// A source of the models of `store` and of those that were `named`.
-    pub(crate) fn new(store: Store, named: Vec<ModelEntry>, run: RunArguments, engine: EngineOptions) -> Self {
-        Self { store, named, run, engine }
+    pub(crate) fn new(
+        store: Store,
+        named: Vec<ModelEntry>,
+        run: RunArguments,
+        engine: EngineOptions,
+        disk: Option<Arc<SsdTier>>,
+    ) -> Self {
+        Self { store, named, run, engine, disk }
+    }
+
+    fn load_options(&self, entry: &ModelEntry) -> LoadOptions {
+        LoadOptions { disk: self.disk.clone(), ..models::load_options(entry, &self.run, self.engine) }
     }
 
     /// The models of the store, then those that lie elsewhere.
@@ -40,7 +54,7 @@ impl StoreSource {
         }
         match self.store.find(name) {
             // The store also finds folders elsewhere, by their path. That is for people at this machine, not for requests.
-            Ok(entry) if entry.path.starts_with(self.store.models_folder()) => Ok(entry),
+            Ok(entry) if is_name_of(name, &entry.name) => Ok(entry),
             Ok(_) | Err(LibraryError::NotFound { .. } | LibraryError::InvalidName { .. }) => {
                 let available = self.entries()?.into_iter().map(|entry| entry.name).collect();
                 Err(ApiError::model_not_found(name, available))
@@ -81,18 +95,22 @@ impl ModelSource for StoreSource {
         if let Some(problem) = &entry.problem {
             return Err(ApiError::ModelLoadFailed { model: entry.name, reason: problem.clone() });
         }
-        let options = models::load_options(&entry, &self.run, self.engine);
-        estimate_memory(&entry.path, &options).map_err(|error| broken(id, &error))
+        estimate_memory(&entry.path, &self.load_options(&entry)).map_err(|error| broken(id, &error))
     }
 
     fn load(&self, id: &str) -> Result<ServedModel, ApiError> {
         let entry = self.entry(id)?;
-        let options = models::load_options(&entry, &self.run, self.engine);
-        let loaded = load_model(&entry.path, &options).map_err(|error| broken(id, &error))?;
+        let loaded = load_model(&entry.path, &self.load_options(&entry)).map_err(|error| broken(id, &error))?;
         let sampling = SamplingOverrides::from(&loaded.defaults);
         let LoadedModel { engine, tokenizer, template, .. } = loaded;
         Ok(ServedModel::new(entry.name, engine, tokenizer, template, sampling))
     }
+}
+
+/// Whether the store found the model by its name: in any case, with its organisation or without, or as the starter.
+fn is_name_of(asked: &str, name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    asked == STARTER || [name, last].iter().any(|known| known.to_lowercase() == asked.to_lowercase())
 }
 
 fn broken(model: &str, error: &dyn std::error::Error) -> ApiError {
@@ -110,5 +128,20 @@ fn facts(entry: ModelEntry) -> ModelFacts {
         parameters: entry.parameters,
         size_on_disk: Some(entry.size_on_disk),
         problem: entry.problem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_no_name_even_if_it_leads_into_the_store() {
+        for asked in ["maker/Small-A", "small-a", "SMALL-A", "starter"] {
+            assert!(is_name_of(asked, "maker/Small-A"), "{asked}");
+        }
+        for asked in ["/home/me/models/maker/Small-A", "./maker/Small-A", "../small-a", "models/maker/small-a", ""] {
+            assert!(!is_name_of(asked, "maker/Small-A"), "{asked}");
+        }
     }
 }

@@ -33,22 +33,40 @@ pub(crate) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: mlx_dtype) -> Resul
 
 /// An array of 32-bit unsigned integers.
 pub(crate) fn from_u32(values: &[u32], shape: &[i32]) -> Result<Array> {
-    from_words(values.as_ptr().cast(), values.len(), shape, dtype::U32)
+    from_words(values, shape)
 }
 
 /// An array of 32-bit integers.
 pub(crate) fn from_i32(values: &[i32], shape: &[i32]) -> Result<Array> {
-    from_words(values.as_ptr().cast(), values.len(), shape, dtype::I32)
+    from_words(values, shape)
 }
 
 /// An array of floats.
 pub(crate) fn from_f32(values: &[f32], shape: &[i32]) -> Result<Array> {
-    from_words(values.as_ptr().cast(), values.len(), shape, dtype::F32)
+    from_words(values, shape)
 }
 
-fn from_words(data: *const u8, length: usize, shape: &[i32], dtype: mlx_dtype) -> Result<Array> {
-    // SAFETY: callers pass slices of 4-byte elements.
-    from_bytes(unsafe { std::slice::from_raw_parts(data, length * 4) }, shape, dtype)
+/// Numbers whose every byte is part of their value.
+trait Word: Copy {
+    const DTYPE: mlx_dtype;
+}
+
+impl Word for u32 {
+    const DTYPE: mlx_dtype = dtype::U32;
+}
+
+impl Word for i32 {
+    const DTYPE: mlx_dtype = dtype::I32;
+}
+
+impl Word for f32 {
+    const DTYPE: mlx_dtype = dtype::F32;
+}
+
+fn from_words<T: Word>(values: &[T], shape: &[i32]) -> Result<Array> {
+    // SAFETY: the bytes of a slice of numbers without padding, for as long as it is borrowed.
+    let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+    from_bytes(bytes, shape, T::DTYPE)
 }
 
 /// A scalar 32-bit integer.

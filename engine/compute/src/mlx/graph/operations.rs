@@ -83,6 +83,7 @@ impl Graph {
     }
 
     /// Elements of `x`'s memory by the distance of neighbours along each axis.
+    #[cfg(feature = "kernel-tests")]
     pub(crate) fn as_strided(&self, x: &Array, shape: &[i32], strides: &[i64]) -> Result<Array> {
         // SAFETY: see `astype`; shape and strides live for the call.
         data::call("as_strided", |out| unsafe {

@@ -45,6 +45,15 @@ pub fn run_kernel(launch: &Launch, inputs: &[KernelArray]) -> Result<Vec<KernelA
     outputs.iter().zip(&launch.outputs).map(read).collect()
 }
 
+/// Where the last element that shape and strides reach stands; `None` where they reach none, or too far to count.
+fn last_element(input: &KernelArray) -> Option<usize> {
+    if input.shape.len() != input.strides.len() {
+        return None;
+    }
+    let mut axes = input.shape.iter().zip(&input.strides);
+    axes.try_fold(0usize, |last, (&size, &stride)| last.checked_add(size.checked_sub(1)?.checked_mul(stride)?))
+}
+
 fn load(graph: &Graph, input: &KernelArray) -> Result<Array, Failure> {
     let kind = match input.element {
         Element::F32 => dtype::F32,
@@ -54,6 +63,11 @@ fn load(graph: &Graph, input: &KernelArray) -> Result<Array, Failure> {
         Element::I32 => dtype::I32,
     };
     let length = input.bytes.len() / input.element.bytes();
+    if last_element(input).is_none_or(|last| last >= length) {
+        let KernelArray { shape, strides, bytes, .. } = input;
+        let reason = format!("shape {shape:?} and strides {strides:?} do not fit {} bytes", bytes.len());
+        return Err(Failure::new("run_kernel", reason));
+    }
     let shape: Vec<i32> = input.shape.iter().map(|&size| size as i32).collect();
     if length == input.shape.iter().product::<usize>() {
         return data::from_bytes(&input.bytes, &shape, kind);

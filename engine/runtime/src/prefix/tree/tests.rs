@@ -42,7 +42,7 @@ fn check_found(tree: &PrefixTree<u32>, naive: &Naive, tokens: &[u32], found: &Pr
 fn random_histories_are_found_as_a_list_of_them_would() {
     for seed in 0..60 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let eviction = if seed % 2 == 0 { Eviction::Lru } else { Eviction::CostAware };
+        let eviction = [Eviction::Lru, Eviction::GreedyDual, Eviction::SessionLru][seed as usize % 3];
         let mut tree = PrefixTree::new(BLOCK, eviction);
         let namespaces = ["a", "b"].map(|model| Namespace { model: model.into(), ..Namespace::default() });
         let roots = namespaces.map(|namespace| tree.root(&namespace));

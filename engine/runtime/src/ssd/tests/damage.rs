@@ -175,3 +175,40 @@ fn a_reachable_record_that_lies_about_its_shapes_is_an_error_not_an_allocation()
     assert_eq!(count, 1);
     assert!(matches!(end, FetchPoll::Failed(crate::ssd::FetchError::Damaged(_))), "{end:?}");
 }
+
+#[test]
+fn sealed_segments_are_found_by_their_trailers_and_without_them() {
+    let limit = 8 * MIB;
+    let original = MemoryFiles::default();
+    let long = chain(1, 1000);
+    {
+        let (tier, _) = open(&original, limit);
+        put_all(&tier, &long);
+        tier.note_session([1; 32], long[999].key, 4000);
+        assert!(flush(&tier).durable);
+    }
+    let paths = original.names();
+    assert!(paths.len() > 3, "{paths:?}");
+    let files = copy(&original);
+    let (tier, report) = open(&files, limit);
+    assert_eq!((report.entries, report.discarded.as_slice()), (1000, [].as_slice()));
+    // Far fewer than there are records: those of the last segment alone are walked over.
+    assert!(files.operations() < 400, "{}", files.operations());
+    assert_eq!(fetch(&tier, &long), (1000, FetchPoll::Done));
+    drop(tier);
+    // Whatever happens to a trailer, the records are there.
+    for from_end in [1, 9, 17, 25, 33, 33 + 128, 1000] {
+        let files = copy(&original);
+        for path in &paths[..paths.len() - 1] {
+            files.change(path, |bytes| {
+                let at = bytes.len() - from_end;
+                bytes[at] ^= 0x20;
+            });
+        }
+        let (tier, report) = open(&files, limit);
+        assert_eq!((report.state, report.entries), (TierState::Ready, 1000), "{from_end}");
+        assert!(report.discarded.iter().all(|one| one.reason == DiscardReason::Damaged), "{from_end}: {report:?}");
+        assert_eq!(report.discarded.len(), paths.len() - 1);
+        assert_eq!(fetch(&tier, &long), (1000, FetchPoll::Done), "{from_end}");
+    }
+}

@@ -23,7 +23,8 @@ fn ten_times_the_limit_is_written_and_never_more_than_the_limit_is_there() {
         assert!(report.durable, "{report:?}");
         let status = tier.status();
         let kept = report.entries as u64 * block;
-        assert!(kept > limit / 2, "only {kept} of {limit} are of use: {status:?}");
+        // The smaller the blocks are, the more their headers and trailers weigh; these are very small.
+        assert!(kept > limit * 2 / 5, "only {kept} of {limit} are of use: {status:?}");
         assert_eq!(files.bytes(), status.bytes);
         // The newest are there, the oldest are not.
         let newest = chain(limit * 10 / block / 8 - 1, 8);
