@@ -313,7 +313,8 @@ fn a_query_gives_the_same_bits_in_any_company_and_in_any_chunk() {
         let shapes = [(0, 1), (1000, 1), (64, 64), (5, 0), (63, 2), (0, 33), (400, 8), (129, 1), (2000, 1), (257, 300)];
         let sequences: Vec<Sequence> =
             shapes.iter().map(|&(start, length)| case.sequence(&mut rng, start, length, 0)).collect();
-        for isa in Isa::available() {
+        // The plain version goes through queries one by one, whatever is beside them.
+        for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
             let contexts = [1, 2, 3].map(|threads| Context::with_isa(isa, threads));
             let together = contexts.each_ref().map(|ctx| case.run(ctx, &sequences));
             assert!(together.iter().all(|other| *other == together[0]), "{isa:?}: threads");

@@ -10,9 +10,9 @@ use linnet_compute::cpu::{CpuBackend, CpuOptions};
 use linnet_compute::{Backend, KvQuantization, KvStore, Outputs, Row};
 use linnet_parity::{ExactFixture, Scenario};
 
-/// The greatest difference of a logit, over the greatest logit of its row.
+/// The greatest difference of a logit, over the greatest logit of its row: twice what was found (0.0046 and 0.020).
 fn tolerance(bits: u32) -> f32 {
-    if bits == 8 { 0.02 } else { 0.15 }
+    if bits == 8 { 0.01 } else { 0.04 }
 }
 
 /// How far logits of a scenario are off at most, how many rows were compared, and how many tokens of all differ.
