@@ -17,7 +17,7 @@ PACKAGE = "linnet-kernels"
 
 
 def copy_workspace(target: Path) -> None:
-    """The sources and manifests, without what the compiler does not read."""
+    """What git would commit: the compiler may read any file that a source names."""
     shutil.rmtree(target, ignore_errors=True)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -25,7 +25,7 @@ def copy_workspace(target: Path) -> None:
     )  # fmt: skip
     for name in filter(None, listed.stdout.split("\0")):
         source = ROOT / name
-        if source.is_file() and (source.suffix in (".rs", ".toml") or source.name == "Cargo.lock"):
+        if source.is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target / name)
 
