@@ -165,10 +165,12 @@ fn on_mlx_what_comes_from_the_disk_has_the_bits_of_what_stayed_in_memory() {
         let from_disk = read(engine.submit(request(&prompt, 40)).unwrap());
         assert_eq!(from_disk.2.cached_tokens, 256, "{name}");
         assert_eq!((&from_disk.0, &from_disk.1), (&from_memory.0, &from_memory.1), "{name}");
-        // And again, with more of it in memory, in company.
+        // And again, with more of it in memory, in company. A block of a window can only be taken over where the window was
+        // whole when it was kept.
+        let kept = if name.contains("window") { 256 } else { 299 };
         let streams: Vec<_> = (0..3).map(|_| engine.submit(request(&prompt, 8)).unwrap()).collect();
         for stream in streams {
-            assert_eq!(read(stream).2.cached_tokens, 299, "{name}");
+            assert_eq!(read(stream).2.cached_tokens, kept, "{name}");
         }
     }
 }
