@@ -15,6 +15,7 @@ from conftest import Server
 REQUESTS = 500
 # Until threads, allocator and caches have what they need.
 WARM_UP = 300
+GRAIN_KIB = 1024
 CLIENTS = 16
 MARKER = "zq7marker"
 
@@ -165,7 +166,8 @@ def test_five_hundred_clients_of_which_some_leave_take_no_memory_with_them(serve
     server.wait_until_idle(5)
     after = server.resident_kib()
     assert {outcomes.count(kind) > 50 for kind in ("whole", "streamed", "left")} == {True}, outcomes
-    assert after <= before * 1.05, f"{after} KiB after {REQUESTS} requests, {before} KiB before"
+    # A twentieth of a server with a tiny model is less than what an allocator takes at a time.
+    assert after <= before + max(before * 0.05, GRAIN_KIB), f"{after} KiB after {REQUESTS} requests, {before} KiB before"
     metrics = httpx.get(f"{server.url}/metrics").text
     assert 'linnet_requests_total{model="small-a",outcome="cancelled"}' in metrics
     assert 'outcome="error"' not in metrics, metrics
