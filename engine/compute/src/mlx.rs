@@ -205,8 +205,11 @@ impl Backend for MlxBackend {
             let detail = format!("rows of {total} tokens in all for {} tokens; none may be empty", tokens.ids().len());
             return Err(ComputeError::Shape { operation: "step", detail });
         }
-        let plans = kv.begin(rows)?;
-        Ok(MlxStep::new(&self.graph, plans, rows, tokens)?)
+        let (plans, begun) = kv.begin(rows)?;
+        MlxStep::new(&self.graph, plans, rows, tokens).map_err(|failure| {
+            kv.undo(begun);
+            failure.into()
+        })
     }
 
     fn embed(&self, table: &MlxMatrix, step: &MlxStep) -> Result<MlxTensor> {

@@ -46,6 +46,10 @@ pub struct MlxKv {
     kept: kept::KeptBlocks,
 }
 
+/// A step that was begun: what its batches knew before.
+#[derive(Debug)]
+pub(super) struct Begun(Vec<(u64, Batch)>);
+
 /// A batch by its number, which stays while indices move.
 struct Numbered {
     number: u64,
@@ -143,19 +147,40 @@ impl MlxKv {
     }
 
     /// Checks the rows, brings sequences that are computed together into one batch, makes room, and counts the tokens
-    /// in. Returns one plan for each batch. Changes nothing when the rows are refused.
-    pub(super) fn begin(&mut self, rows: &[Row]) -> Result<Vec<GroupPlan>> {
+    /// in. Returns one plan for each batch, and what takes the tokens back as long as nothing is written. When it fails
+    /// every sequence holds what it held.
+    pub(super) fn begin(&mut self, rows: &[Row]) -> Result<(Vec<GroupPlan>, Begun)> {
         self.check(rows)?;
         let groups = self.partition(rows);
         self.check_memory(rows, &groups)?;
         self.steps += 1;
         let mut plans = Vec::with_capacity(groups.len());
+        let mut begun = Begun(Vec::with_capacity(groups.len()));
         for group in groups {
             let slots: Vec<Slot> = group.members.iter().map(|&row| rows[row].slot).collect();
-            let index = self.gather(&slots, group.generates)?;
-            plans.push(self.plan(index, rows, group.members)?);
+            let planned = self.gather(&slots, group.generates).and_then(|index| {
+                let Numbered { number, batch } = &self.batches[index];
+                begun.0.push((*number, batch.bookkeeping()));
+                self.plan(index, rows, group.members)
+            });
+            match planned {
+                Ok(plan) => plans.push(plan),
+                Err(error) => {
+                    self.undo(begun);
+                    return Err(error);
+                }
+            }
         }
-        Ok(plans)
+        Ok((plans, begun))
+    }
+
+    /// Takes back the tokens of a step that was begun and came to nothing.
+    pub(super) fn undo(&mut self, begun: Begun) {
+        for (number, bookkeeping) in begun.0 {
+            if let Some(numbered) = self.batches.iter_mut().find(|batch| batch.number == number) {
+                numbered.batch.restore(bookkeeping);
+            }
+        }
     }
 
     /// Takes in a layer's keys and values for a plan's tokens; returns what its attention sees.
@@ -299,16 +324,17 @@ impl MlxKv {
         same.then_some(index)
     }
 
-    /// Takes these sequences out of their batches and joins them.
+    /// Takes these sequences out of their batches and joins them. All is built beside what there is, and takes its place
+    /// in the end: an operation that fails leaves every sequence where it was.
     fn regroup(&mut self, graph: &Graph, slots: &[Slot]) -> Result<Batch> {
         let is_wanted = |row: &batch::HeldRow| row.is_open && slots.contains(&row.slot);
         let mut pieces = Vec::new();
-        for mut numbered in std::mem::take(&mut self.batches) {
-            let batch = &mut numbered.batch;
-            if !batch.rows.iter().any(is_wanted) {
-                self.batches.push(numbered);
+        let mut rests = Vec::new();
+        for (index, numbered) in self.batches.iter().enumerate() {
+            if !numbered.batch.rows.iter().any(is_wanted) {
                 continue;
             }
+            let mut batch = numbered.batch.clone();
             batch.settle(graph, &self.shape)?;
             if batch.rows.iter().any(|row| !row.is_open) {
                 let open: Vec<usize> =
@@ -318,14 +344,14 @@ impl MlxKv {
             let taken: Vec<usize> =
                 batch.rows.iter().enumerate().filter(|(_, row)| is_wanted(row)).map(|(index, _)| index).collect();
             if taken.len() == batch.rows.len() {
-                pieces.push(numbered.batch);
+                pieces.push(batch);
+                rests.push((index, None));
             } else {
                 pieces.push(batch.split(graph, &taken, &self.shape)?);
-                self.batches.push(numbered);
+                rests.push((index, Some(batch)));
             }
         }
         let new: Vec<Slot> = slots.iter().copied().filter(|slot| self.fresh.contains(slot)).collect();
-        self.fresh.retain(|slot| !new.contains(slot));
         if !new.is_empty() {
             pieces.push(Batch::empty(&self.shape, &new));
         }
@@ -337,6 +363,13 @@ impl MlxKv {
             joined.extend(graph, piece, &self.shape)?;
         }
         joined.lone = joined.can_be_lone() && !self.always_padded;
+        for (index, rest) in rests.into_iter().rev() {
+            match rest {
+                Some(batch) => self.batches[index].batch = batch,
+                None => drop(self.batches.remove(index)),
+            }
+        }
+        self.fresh.retain(|slot| !new.contains(slot));
         Ok(joined)
     }
 
@@ -398,8 +431,8 @@ impl KvStore for MlxKv {
         }
         kept::rescue(self, slot, length);
         let index = self.isolate(slot)?;
-        self.batches[index].batch.trim(held - length);
-        Ok(())
+        let graph = Rc::clone(&self.graph);
+        Ok(self.batches[index].batch.trim(&graph, &self.shape, held - length)?)
     }
 
     fn usage(&self) -> KvUsage {
@@ -468,6 +501,9 @@ impl std::fmt::Debug for MlxKv {
         formatter.debug_struct("MlxKv").field("usage", &self.usage()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// A result of building a graph inside this store.
 type Built<T> = GraphResult<T>;

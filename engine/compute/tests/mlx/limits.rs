@@ -130,6 +130,35 @@ fn cutting_a_sequence_back_is_as_if_the_rest_had_never_been() {
 }
 
 #[test]
+fn a_row_that_was_padded_beside_a_longer_one_forgets_what_it_is_cut_back_to() {
+    const LONG: [u32; 30] = [7; 30];
+    let continuation = [21, 22, 23, 24, 25, 26, 27, 28];
+    for (windows, together) in
+        [(vec![Some(20)], 0), (vec![Some(20)], 3), (vec![None, Some(20)], 0), (vec![Some(20), Some(12)], 2)]
+    {
+        let mut model = TableModel::new(&windows, Dtype::F32, MlxOptions::default());
+        let (long, cut, clean) = (model.kv.open(), model.kv.open(), model.kv.open());
+        // Both prompts in one step: the short row is padded to the long one's length, beyond the window.
+        model.logits(&[(long, &LONG), (cut, &[1, 2, 3, 4, 5, 6])]);
+        for token in 0..together {
+            // The window turns.
+            model.logits(&[(long, &[40 + token]), (cut, &[50 + token])]);
+        }
+        model.kv.truncate(cut, 4).unwrap();
+        model.logits(&[(clean, &[1, 2, 3, 4])]);
+        for (place, token) in continuation.into_iter().enumerate() {
+            let found = model.logits(&[(cut, &[token])]);
+            let expected = model.logits(&[(clean, &[token])]);
+            for (found, expected) in found[0].iter().zip(&expected[0]) {
+                let apart = (found - expected).abs();
+                assert!(apart < 1e-4, "{windows:?}, {together} together, token {place}: {found} for {expected}");
+            }
+        }
+        assert_eq!(model.kv.length(long).unwrap(), 30 + together as usize);
+    }
+}
+
+#[test]
 fn closing_all_sequences_frees_their_arrays() {
     let mut model = TableModel::new(&[None; 2], Dtype::F32, MlxOptions::default());
     let slots = [model.kv.open(), model.kv.open()];

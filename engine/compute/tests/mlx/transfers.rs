@@ -1,7 +1,7 @@
 //! Keys and values to the host and back.
 
 use crate::table_model::TableModel;
-use linnet_compute::{Dtype, KvFormat, KvStore, Outputs, mlx::MlxOptions};
+use linnet_compute::{Dtype, KvBlock, KvFormat, KvStore, Outputs, mlx::MlxOptions};
 
 const PROMPT: [u32; 40] = {
     let mut ids = [0; 40];
@@ -107,4 +107,49 @@ fn a_block_that_does_not_follow_or_is_damaged_changes_nothing() {
     assert!(message.contains("damaged"), "{message}");
     assert_eq!(model.kv.length(fresh).unwrap(), 0);
     assert!(model.kv.export(slot, 2..7).is_err());
+}
+
+#[test]
+fn a_block_that_contradicts_itself_or_the_store_is_refused_and_counts_no_token_in() {
+    type Change = fn(&mut KvBlock);
+    let changes: [(&str, Change); 9] = [
+        ("fewer values than keys", |block| {
+            let values = &mut block.layers[1].values;
+            values.tokens = 7;
+            values.parts[0].truncate(7 * 32 * 4);
+        }),
+        ("more tokens than the block", |block| block.tokens = 5),
+        ("an earlier first token", |block| block.layers[1].first = 0),
+        ("a later first token", |block| block.layers[1].first = 20),
+        ("a first token beyond all", |block| block.layers[0].first = usize::MAX),
+        ("another type of float", |block| {
+            let layer = &mut block.layers[0];
+            for data in [&mut layer.keys, &mut layer.values] {
+                data.format = KvFormat::Plain(Dtype::F16);
+                data.parts[0].truncate(25 * 32 * 2);
+            }
+        }),
+        ("words", |block| block.layers[0].keys.format = KvFormat::Plain(Dtype::U32)),
+        ("sizes beyond memory", |block| block.layers[0].keys.heads = usize::MAX),
+        ("groups of nothing", |block| {
+            block.layers[0].keys.format = KvFormat::Affine { bits: 4, group_size: 0, dtype: Dtype::F32 };
+        }),
+    ];
+    let mut model = TableModel::new(&[None, Some(8)], Dtype::F32, MlxOptions::default());
+    let first = model.kv.open();
+    model.logits(&[(first, &PROMPT[..20])]);
+    for &token in &PROMPT[20..25] {
+        model.logits(&[(first, &[token])]);
+    }
+    let whole = model.kv.export(first, 0..25).unwrap();
+    let target = model.kv.open();
+    for (name, change) in changes {
+        let mut block = whole.clone();
+        change(&mut block);
+        assert!(model.kv.import(target, &block).is_err(), "{name} was taken");
+        assert_eq!(model.kv.length(target).unwrap(), 0, "{name}");
+    }
+    model.kv.import(target, &whole).unwrap();
+    let (found, expected) = (model.logits(&[(target, &[9])]), model.logits(&[(first, &[9])]));
+    close(&found[0], &expected[0]);
 }

@@ -3,7 +3,7 @@
 
 use super::{
     GROWTH, KvShape,
-    layer::LayerStore,
+    layer::{LayerStore, in_order},
     rotation::{Rotation, Write},
     stored::Stored,
 };
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Some rows and what every layer holds of them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::mlx) struct Batch {
     pub(super) rows: Vec<HeldRow>,
     /// One row, without padding and masks.
@@ -95,8 +95,43 @@ impl Batch {
         (full, windows)
     }
 
-    /// Brings the batch into its settled form after a step: no padding on the right, quantized if it is time.
+    /// What is known of the rows, without their arrays: what [`Batch::restore`] takes.
+    pub(super) fn bookkeeping(&self) -> Self {
+        Self {
+            rows: self.rows.clone(),
+            lone: self.lone,
+            generating_since: self.generating_since,
+            index: self.index,
+            left_padding: self.left_padding.clone(),
+            rotations: self.rotations.clone(),
+            layers: Vec::new(),
+            right_padding: self.right_padding.clone(),
+        }
+    }
+
+    /// Takes back what was counted in since, as long as nothing was written.
+    pub(super) fn restore(&mut self, bookkeeping: Self) {
+        let layers = std::mem::take(&mut self.layers);
+        *self = Self { layers, ..bookkeeping };
+    }
+
+    /// Brings the batch into its settled form after a step: no padding on the right, quantized if it is time. A batch
+    /// that cannot be settled stays as it was.
     pub(super) fn settle(&mut self, graph: &Graph, shape: &KvShape) -> Result<()> {
+        if self.right_padding.is_none() && !self.is_to_be_quantized(shape) {
+            return Ok(());
+        }
+        let mut settled = self.clone();
+        settled.settle_here(graph, shape)?;
+        *self = settled;
+        Ok(())
+    }
+
+    fn is_to_be_quantized(&self, shape: &KvShape) -> bool {
+        shape.packing.is_some() && self.is_affine(shape) == Some(false) && self.longest() >= shape.quantized_from
+    }
+
+    fn settle_here(&mut self, graph: &Graph, shape: &KvShape) -> Result<()> {
         if let Some(padding) = self.right_padding.take() {
             for layer in &mut self.layers {
                 layer.map(|held| held.rolled_each(graph, &padding))?;
@@ -110,10 +145,7 @@ impl Batch {
                 }
             }
         }
-        if let Some(packing) = shape.packing
-            && self.is_affine(shape) == Some(false)
-            && self.longest() >= shape.quantized_from
-        {
+        if let Some(packing) = shape.packing.filter(|_| self.is_to_be_quantized(shape)) {
             self.quantize(graph, shape, packing)?;
         }
         Ok(())
@@ -129,7 +161,38 @@ impl Batch {
     }
 
     /// Forgets the last tokens of a batch of one row, none of which a window has dropped.
-    pub(super) fn trim(&mut self, tokens: usize) {
+    ///
+    /// A window that was shared with longer rows may have turned, or hold more places than it has tokens, because this
+    /// row was padded; what is forgotten then stands in the middle, and would be seen again. Such windows are brought
+    /// into the order of time and rid of their padding first.
+    pub(super) fn trim(&mut self, graph: &Graph, shape: &KvShape, tokens: usize) -> Result<()> {
+        let held = self.longest();
+        let mut layers = self.layers.clone();
+        let mut rotations = self.rotations.clone();
+        for (number, rotation) in rotations.iter_mut().enumerate() {
+            let is_padded = rotation.left_padding.iter().any(|&padding| padding > 0);
+            if !rotation.rotated && !is_padded && rotation.size <= rotation.window {
+                continue;
+            }
+            let (order, places) = rotation.order();
+            for (layer, store) in shape.layers.iter().zip(&mut layers) {
+                if layer.window_number == Some(number) {
+                    store.map(|stored| {
+                        in_order(graph, stored, order)?.cut(graph, places.saturating_sub(held), places)
+                    })?;
+                }
+            }
+            let size = held.min(places);
+            *rotation = Rotation {
+                offset: size,
+                index: size,
+                size,
+                rotated: false,
+                left_padding: vec![0; self.rows.len()],
+                ..rotation.clone()
+            };
+        }
+        (self.layers, self.rotations) = (layers, rotations);
         self.index = self.index.saturating_sub(tokens);
         for row in &mut self.rows {
             row.length = row.length.saturating_sub(tokens);
@@ -138,6 +201,7 @@ impl Batch {
             rotation.offset = rotation.offset.saturating_sub(tokens);
             rotation.index = rotation.index.saturating_sub(tokens);
         }
+        Ok(())
     }
 
     /// Keeps the rows of these numbers, ascending, and drops padding that all of them have.

@@ -111,7 +111,8 @@ pub(super) fn import(kv: &mut MlxKv, slot: Slot, block: &KvBlock) -> Result<()> 
     let layers = read(kv, block)?;
     let graph = Rc::clone(&kv.graph);
     let index = kv.isolate(slot)?;
-    let batch = &mut kv.batches[index].batch;
+    // Beside the batch, which stays as it is until all is there.
+    let mut batch = kv.batches[index].batch.clone();
     // A sequence whose own tokens are held otherwise than the block's takes on the block's form.
     if let Some(packing) = kv.shape.packing
         && layers.iter().any(|(keys, _)| matches!(keys, Stored::Affine(_)))
@@ -152,6 +153,7 @@ pub(super) fn import(kv: &mut MlxKv, slot: Slot, block: &KvBlock) -> Result<()> 
             rotation.append(1);
         }
     }
+    kv.batches[index].batch = batch;
     Ok(())
 }
 
@@ -197,9 +199,14 @@ fn check(kv: &MlxKv, block: &KvBlock) -> Result<()> {
     if block.layers.len() != kv.shape.layers.len() {
         return Err(refuse(format!("a block of {} layers for {}", block.layers.len(), kv.shape.layers.len())));
     }
+    block.validate()?;
     for (number, (layer, shape)) in block.layers.iter().zip(&kv.shape.layers).enumerate() {
+        let float = held_float(kv, number);
         for data in [&layer.keys, &layer.values] {
-            data.validate(number)?;
+            let (KvFormat::Plain(found) | KvFormat::Affine { dtype: found, .. }) = data.format;
+            if found == Dtype::U32 || float.is_some_and(|float| float != mlx_type(found)) {
+                return Err(refuse(format!("layer {number} is held as {found:?}, in this store otherwise")));
+            }
             let enough = block.tokens.min(shape.window.unwrap_or(block.tokens));
             if (data.heads, data.head_dim) != (shape.kv_heads, shape.head_dim) || data.tokens < enough {
                 return Err(refuse(format!(
@@ -218,6 +225,15 @@ fn check(kv: &MlxKv, block: &KvBlock) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The type of floats that a layer's keys have now, whether plain or the scales of quantized ones.
+fn held_float(kv: &MlxKv, layer: usize) -> Option<mlx_dtype> {
+    let held = kv.batches.iter().find_map(|numbered| numbered.batch.layers.get(layer)?.held.as_ref());
+    held.map(|(keys, _)| match keys {
+        Stored::Plain([array]) => data::dtype_of(array),
+        Stored::Affine([_, scales, _]) => data::dtype_of(scales),
+    })
 }
 
 fn to_bytes(graph: &Graph, stored: &Stored, packing: Option<Packing>) -> Result<KvData> {
