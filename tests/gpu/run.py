@@ -215,7 +215,9 @@ def bench(machine: Machine, shapes: list[str], rounds: int, seconds: float) -> b
                         "before": before, "after": describe(machine), "runs": runs})
         for arm in [*arms, control]:
             arm.close()
-        machine.write("bench.json", {"command": " ".join(sys.argv), "models": results})
+        # Without folders of this machine: the file is published.
+        command = f"tests/gpu/run.py --out RESULTS --shapes {','.join(shapes)} --rounds {rounds} --seconds {seconds:g} bench"
+        machine.write("bench.json", {"command": command, "models": results})
         print(f"bench: {shape} done after {time.monotonic() - begun:.0f} s", flush=True)
     sys.path.insert(0, str(ROOM))
     from report import table

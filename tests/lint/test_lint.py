@@ -32,6 +32,10 @@ class LintTest(unittest.TestCase):
             for line in (path, f'open("{path}")', f"see {path}", f"PATH={path}"):
                 self.assertEqual(len(self.faults_of(line)), 1, line)
 
+    def test_data_may_be_long_but_names_no_machine(self):
+        self.assertEqual(self.faults_of("1\n" * 900, "raw.json"), [])
+        self.assertEqual(len(self.faults_of('{"command": "x --out /root' + '/out"}', "raw.json")), 1)
+
     def test_other_paths_are_not(self):
         for line in ("/home" + "/you/models", "https://example.org/work" + "/x", "target/work" + "/x", "/tmp" + "/linnet.sock",
                      "~/models", "$ROOT/work" + "/x", "/usr/share", "/v1/work"):
