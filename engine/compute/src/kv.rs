@@ -219,7 +219,8 @@ pub enum KvFormat {
 
 impl KvData {
     /// How many bytes each part must have; `None` for sizes whose product is none.
-    fn part_bytes(&self) -> Option<Vec<usize>> {
+    #[must_use]
+    pub fn part_bytes(&self) -> Option<Vec<usize>> {
         let elements = self.heads.checked_mul(self.tokens)?.checked_mul(self.head_dim)?;
         match self.format {
             KvFormat::Plain(dtype) => Some(vec![elements.checked_mul(dtype.size())?]),

@@ -8,16 +8,13 @@ mod disk;
 pub(super) use disk::{Restore, Restored};
 
 use self::disk::Disk;
-use super::worker::panicked;
+use super::worker::guarded;
 use crate::{
     EngineOptions, KeptBlock, RamCacheStatus, Slot, StepModel, StepModelError,
     prefix::{Eviction, Node, PrefixMatch, PrefixTree, Sessions},
     ssd::SsdTier,
 };
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 /// What an engine keeps.
 pub(super) struct Cache {
@@ -209,7 +206,7 @@ impl Cache {
             self.tree.pin(step.node);
             path.steps.push(step);
         }
-        self.keep_within(model, 0);
+        self.keep_within(model);
     }
 
     fn keep<M: StepModel>(
@@ -285,7 +282,7 @@ impl Cache {
                 release(model, kept);
             }
         }
-        self.keep_within(model, 0);
+        self.keep_within(model);
     }
 
     /// A request's step failed: what it published may be wrong and is never found again.
@@ -308,12 +305,12 @@ impl Cache {
         }
     }
 
-    /// Gives up blocks until `more` bytes fit beside those that nobody uses.
-    fn keep_within<M: StepModel>(&mut self, model: &mut M, more: usize) {
+    /// Gives up blocks until those that nobody uses take no more than they may.
+    fn keep_within<M: StepModel>(&mut self, model: &mut M) {
         loop {
             let totals = self.tree.totals();
             let unused = totals.bytes - totals.pinned_bytes;
-            if unused + more <= self.max_bytes || !self.evict(model) {
+            if unused <= self.max_bytes || !self.evict(model) {
                 return;
             }
         }
@@ -382,9 +379,4 @@ fn release<M: StepModel>(model: &mut M, kept: KeptBlock) {
     }) {
         tracing::error!(%error, "a kept block could not be released");
     }
-}
-
-/// A call of the model whose panic is an error like any other.
-fn guarded<T>(call: impl FnOnce() -> Result<T, StepModelError>) -> Result<T, StepModelError> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }

@@ -293,7 +293,7 @@ impl<M: StepModel> Worker<M> {
         }
         let model = &mut self.model;
         let begun = Instant::now();
-        catch_unwind(AssertUnwindSafe(|| model.submit(&step_rows))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        guarded(|| model.submit(&step_rows))?;
         let mut submitted = Vec::with_capacity(rows.len());
         let mut load = StepLoad::default();
         for row in rows {
@@ -485,7 +485,12 @@ impl<M: StepModel> Worker<M> {
     }
 }
 
-pub(super) fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
+/// A call of the model whose panic is an error like any other.
+pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, StepModelError>) -> Result<T, StepModelError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> StepModelError {
     StepModelError::Panicked(panic_message(panic))
 }
 

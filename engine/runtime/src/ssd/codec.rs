@@ -73,7 +73,7 @@ pub(super) fn check(tokens: &[u32], block: &KvBlock) -> Result<u64, CodecError> 
             return Err(CodecError::Length { expected: lengths.len() as u64, found: data.parts.len() as u64 });
         }
         for (expected, part) in lengths.into_iter().zip(&data.parts) {
-            let found = part.len() as u64;
+            let (expected, found) = (expected as u64, part.len() as u64);
             if expected != found {
                 return Err(CodecError::Length { expected, found });
             }
@@ -144,8 +144,9 @@ pub(super) fn decode_meta(meta: &[u8], start: u64, tokens: u32, payload: u64) ->
         let mut data = || -> Result<KvData, CodecError> {
             let (mut data, part_lengths) = decode_data(&mut rest)?;
             for length in part_lengths {
-                total = total.checked_add(length).filter(|total| *total <= payload).ok_or(CodecError::TooLarge)?;
-                lengths.push(wide(length)?);
+                let sum = total.checked_add(length as u64).filter(|total| *total <= payload);
+                total = sum.ok_or(CodecError::TooLarge)?;
+                lengths.push(length);
                 data.parts.push(Vec::new());
             }
             Ok(data)
@@ -173,7 +174,7 @@ impl Outline {
     }
 }
 
-fn decode_data(rest: &mut Reader<'_>) -> Result<(KvData, Vec<u64>), CodecError> {
+fn decode_data(rest: &mut Reader<'_>) -> Result<(KvData, Vec<usize>), CodecError> {
     let [form, dtype] = [rest.u8()?, rest.u8()?];
     let bits = u32::from(rest.u16()?);
     let mut number = || -> Result<usize, CodecError> { wide(u64::from(rest.u32()?)) };
@@ -190,20 +191,8 @@ fn decode_data(rest: &mut Reader<'_>) -> Result<(KvData, Vec<u64>), CodecError> 
 }
 
 /// How long each part of such data must be.
-fn part_lengths(data: &KvData) -> Result<Vec<u64>, CodecError> {
-    let product = |factors: &[usize]| {
-        factors.iter().try_fold(1u64, |product, factor| product.checked_mul(*factor as u64)).ok_or(CodecError::TooLarge)
-    };
-    match data.format {
-        KvFormat::Plain(dtype) => Ok(vec![product(&[data.heads, data.tokens, data.head_dim, dtype.size()])?]),
-        KvFormat::Affine { bits, group_size, dtype } => {
-            let elements = product(&[data.heads, data.tokens, data.head_dim])?;
-            let words = elements.checked_mul(u64::from(bits)).ok_or(CodecError::TooLarge)? / 8;
-            let groups = elements / (group_size.max(1) as u64);
-            let floats = groups.checked_mul(dtype.size() as u64).ok_or(CodecError::TooLarge)?;
-            Ok(vec![words, floats, floats])
-        }
-    }
+fn part_lengths(data: &KvData) -> Result<Vec<usize>, CodecError> {
+    data.part_bytes().ok_or(CodecError::TooLarge)
 }
 
 fn dtype_number(dtype: Dtype) -> u8 {

@@ -233,16 +233,7 @@ impl Batch {
 
     /// Splits off the rows of these numbers, ascending.
     pub(super) fn split(&mut self, graph: &Graph, taken: &[usize], shape: &KvShape) -> Result<Self> {
-        let mut split = Self {
-            rows: self.rows.clone(),
-            lone: self.lone,
-            generating_since: self.generating_since,
-            index: self.index,
-            left_padding: self.left_padding.clone(),
-            rotations: self.rotations.clone(),
-            layers: self.layers.clone(),
-            right_padding: None,
-        };
+        let mut split = Self { layers: self.layers.clone(), right_padding: None, ..self.bookkeeping() };
         let rest: Vec<usize> = (0..self.rows.len()).filter(|row| !taken.contains(row)).collect();
         self.filter(graph, &rest, shape)?;
         split.filter(graph, taken, shape)?;

@@ -6,13 +6,10 @@ use super::{
         plan::{Limits, PlannedRow, StepPlan, View, plan_step},
         sequence::{Found, Restoring, Sequence},
     },
-    DISK_WAIT, FLUSH_LIMIT, Worker, panicked,
+    DISK_WAIT, FLUSH_LIMIT, Worker, guarded,
 };
 use crate::{CacheStatus, Slot, StepModel, StepModelError};
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 impl<M: StepModel> Worker<M> {
     pub(super) fn has_disk_work(&self) -> bool {
@@ -187,7 +184,7 @@ impl<M: StepModel> Worker<M> {
 
     pub(super) fn open_slot(&mut self) -> Result<Slot, StepModelError> {
         let model = &mut self.model;
-        catch_unwind(AssertUnwindSafe(|| model.open())).unwrap_or_else(|panic| Err(panicked(&*panic)))
+        guarded(|| model.open())
     }
 }
 
