@@ -16,6 +16,7 @@ mod test_support;
 mod text;
 mod utterances;
 mod vad;
+mod whisper;
 
 pub use agreement::{LocalAgreement, TimedWord};
 pub use audio::{AudioError, AudioInfo, AudioReader};
@@ -25,3 +26,7 @@ pub use segment::{Segment, SegmentEvent, Segmenter, SegmenterOptions};
 pub use text::{ChineseScript, Replacement, TextError, TextOptions, TextStage};
 pub use utterances::{Utterance, UtteranceStream};
 pub use vad::{SileroVad, VAD_CHUNK, VadError, VadSession};
+pub use whisper::{
+    Alignment, NetworkError, Sequence, StepRow, Task, TranscribeOptions, Transcript, TranscriptSegment, TranscriptWord,
+    WhisperDimensions, WhisperNetwork, Window,
+};

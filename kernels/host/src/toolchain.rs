@@ -202,9 +202,12 @@ impl Toolchain {
     }
 }
 
+/// Cargo's target folder, without `..`: clang leaves that out of the paths it writes into coverage, which are compared
+/// with this one.
 fn target_folder() -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from)
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workspace = package.ancestors().nth(2).unwrap_or(package);
+    workspace.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 fn include_folder() -> PathBuf {
