@@ -39,4 +39,4 @@ pub use pages::{
     read_page, write_affine,
 };
 pub use rope::{RopeTable, rope};
-pub use softmax::softmax_in_place;
+pub use softmax::{log_sum_exp, softmax_in_place};

@@ -4,6 +4,7 @@
 
 use crate::{
     Context,
+    argmax::argmax,
     parallel::for_row_parts,
     simd::{ExpConstants, Kernel, Vector, VectorKernel, dispatch, exp, map_in_place, sum},
 };
@@ -57,12 +58,75 @@ impl VectorKernel for Softmax<'_> {
     }
 }
 
+/// `ln(sum(exp(x)))`, computed from the largest element so that nothing overflows. Elements of `-inf` count as nothing;
+/// of nothing else it is `-inf`.
+#[must_use]
+pub fn log_sum_exp(ctx: &Context, x: &[f32]) -> f32 {
+    let maximum = x.get(argmax(x)).copied().unwrap_or(f32::NEG_INFINITY);
+    if !maximum.is_finite() {
+        return maximum;
+    }
+    maximum + dispatch(ctx.isa(), ExpSum { x, maximum }).ln()
+}
+
+struct ExpSum<'a> {
+    x: &'a [f32],
+    maximum: f32,
+}
+
+impl Kernel for ExpSum<'_> {
+    fn scalar(self) -> f32 {
+        self.x.iter().map(|&value| f64::from((value - self.maximum).exp())).sum::<f64>() as f32
+    }
+}
+
+impl VectorKernel for ExpSum<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn vector<V: Vector>(self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let constants = ExpConstants::<V>::new();
+            let maximum = V::splat(self.maximum);
+            // Blocks keep the running sums small enough not to lose digits over a whole vocabulary.
+            let blocks = self.x.chunks(BLOCK).map(|block| {
+                let term = |sum: V, x: V| sum.add(exp(x.sub(maximum), &constants));
+                f64::from(sum::<V>(block, term, |x| (x - self.maximum).exp()))
+            });
+            blocks.sum::<f64>() as f32
+        }
+    }
+}
+
+/// Elements summed in single precision.
+const BLOCK: usize = 4096;
+
 #[cfg(test)]
 mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
-    use super::softmax_in_place;
+    use super::{log_sum_exp, softmax_in_place};
     use crate::{Context, Isa};
+
+    #[test]
+    fn log_sum_exp_agrees_with_double_precision_on_every_level() {
+        let mut rng = StdRng::seed_from_u64(31);
+        for length in [1, 2, 15, 64, 1001, 51_865] {
+            let mut x: Vec<f32> = (0..length).map(|_| rng.random_range(-30.0f32..30.0)).collect();
+            if length > 2 {
+                x[1] = f32::NEG_INFINITY;
+            }
+            let expected = x.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
+            for isa in Isa::available() {
+                let found = log_sum_exp(&Context::with_isa(isa, 1), &x);
+                assert!((f64::from(found) - expected).abs() < 4e-6, "{isa:?}, {length}: {found} is not {expected}");
+            }
+        }
+        let ctx = Context::new(1);
+        assert_eq!(log_sum_exp(&ctx, &[f32::NEG_INFINITY; 3]), f32::NEG_INFINITY);
+        assert_eq!(log_sum_exp(&ctx, &[]), f32::NEG_INFINITY);
+    }
 
     #[test]
     fn softmax_agrees_with_double_precision_on_every_level() {

@@ -26,7 +26,4 @@ pub use segment::{Segment, SegmentEvent, Segmenter, SegmenterOptions};
 pub use text::{ChineseScript, Replacement, TextError, TextOptions, TextStage};
 pub use utterances::{Utterance, UtteranceStream};
 pub use vad::{SileroVad, VAD_CHUNK, VadError, VadSession};
-pub use whisper::{
-    Alignment, NetworkError, Sequence, StepRow, Task, TranscribeOptions, Transcript, TranscriptSegment, TranscriptWord,
-    WhisperDimensions, WhisperNetwork, Window,
-};
+pub use whisper::*;

@@ -203,6 +203,12 @@ impl MelStream {
         Ok(())
     }
 
+    /// Whether the signal was ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.ended
+    }
+
     /// Frames computed so far.
     #[must_use]
     pub fn frames(&self) -> usize {

@@ -3,10 +3,25 @@
 //! [`WhisperNetwork`] is the border: below it, an architecture on a backend; above it, decoding, which sees log-mel
 //! windows, token ids and logits and knows nothing of tensors.
 
+mod beam;
+mod compression;
+mod decode;
+mod error;
+mod filter;
+mod language;
 mod network;
 mod options;
+mod run;
+mod segments;
+mod tokenizer;
+mod transcriber;
 mod transcript;
 
+pub use error::TranscribeError;
+pub use language::{LANGUAGES, Language};
 pub use network::{Alignment, NetworkError, Sequence, StepRow, WhisperDimensions, WhisperNetwork, Window};
 pub use options::{Task, TranscribeOptions};
+pub use run::{ResumePoint, TranscriptionRun};
+pub use tokenizer::{SpecialIds, WhisperTokenizer, WhisperTokenizerError};
+pub use transcriber::{TranscribeObserver, Transcriber};
 pub use transcript::{Transcript, TranscriptSegment, TranscriptWord};

@@ -22,6 +22,8 @@ pub struct TranscribeOptions {
     pub beam_size: usize,
     /// Beam search ends with `round(beam_size * patience)` finished hypotheses.
     pub patience: f32,
+    /// Texts drawn side by side above temperature 0, of which the likeliest is taken.
+    pub best_of: usize,
     /// Finished hypotheses are ranked by log-probability over `((5 + length) / 6)^penalty`; `None`: over the length.
     pub length_penalty: Option<f32>,
     /// Temperatures to try in turn while the result looks wrong.
@@ -55,6 +57,7 @@ impl Default for TranscribeOptions {
             languages: Vec::new(),
             beam_size: 1,
             patience: 1.0,
+            best_of: 5,
             length_penalty: None,
             temperatures: vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
             compression_ratio_threshold: Some(2.4),
