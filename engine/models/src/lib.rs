@@ -14,6 +14,7 @@ mod registry;
 mod rope_config;
 mod special_tokens;
 mod tokenizer;
+mod whisper;
 
 pub use chat_prompt::{PromptError, prompt_tokens};
 pub use chat_template::{ChatTemplate, ClockTime, TemplateError, TemplateInput};
@@ -24,3 +25,4 @@ pub use language_model::LanguageModel;
 pub use registry::{ModelShape, SUPPORTED_ARCHITECTURES, load, shape};
 pub use special_tokens::{JsonFileError, SpecialTokens};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
+pub use whisper::{WHISPER_MODEL_TYPE, WhisperConfig};
