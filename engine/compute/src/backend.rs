@@ -12,79 +12,12 @@
 //!
 //! Operations that a backend can fuse have a default made of simpler ones, with the same rounding steps as mlx-lm's.
 
-use crate::{KvLayout, KvStore, MatrixSource, Result, RopeSpec, Row, TensorView};
+mod operands;
+
+pub use operands::{Activation, AttentionSpec, ConvolutionSource, Draw};
+
+use crate::{Dtype, KvLayout, KvStore, MatrixSource, Result, RopeSpec, Row, TensorView};
 use std::ops::Range;
-
-/// A gated unit's non-linearity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// GELU with the tanh approximation.
-    GeluTanh,
-    /// GELU with the error function.
-    Gelu,
-}
-
-/// One layer's attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionSpec {
-    /// The layer, as an index into the [`KvLayout`].
-    pub layer: usize,
-    /// How many query heads there are.
-    pub heads: usize,
-    /// What the scores are multiplied with.
-    pub scale: f32,
-    /// A query at position `p` sees keys `p - window + 1 ..= p`. `None` sees all before it.
-    pub window: Option<usize>,
-    /// Scores become `cap * tanh(score / cap)`.
-    pub softcap: Option<f32>,
-}
-
-/// How one token is drawn from a line of logits.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Draw {
-    /// The most probable, the lowest id on ties.
-    Greedy,
-    /// At random, as mlx-lm 0.32.2's sampler draws: top-p, min-p and top-k narrow the distribution at temperature 1 in
-    /// this order, then the temperature applies to what is left. Of that, the first token by id is taken at which the
-    /// sum of probabilities passes `uniform`.
-    Random {
-        /// Above 0.
-        temperature: f32,
-        /// 0 and 1 keep all.
-        top_p: f32,
-        /// 0 keeps all.
-        top_k: usize,
-        /// 0 keeps all.
-        min_p: f32,
-        /// From 0 to 1, 1 excluded.
-        uniform: f64,
-    },
-}
-
-impl Draw {
-    /// Whether two lines are drawn in the same way, their random numbers aside.
-    #[must_use]
-    pub fn is_alike(&self, other: &Self) -> bool {
-        let without_uniform = |draw: &Self| match *draw {
-            Self::Greedy => Self::Greedy,
-            Self::Random { temperature, top_p, top_k, min_p, .. } => {
-                Self::Random { temperature, top_p, top_k, min_p, uniform: 0.0 }
-            }
-        };
-        without_uniform(self) == without_uniform(other)
-    }
-
-    /// The random number; 0 for the greedy draw.
-    #[must_use]
-    pub fn uniform(&self) -> f64 {
-        match self {
-            Self::Greedy => 0.0,
-            Self::Random { uniform, .. } => *uniform,
-        }
-    }
-}
 
 /// Where and how a model computes. One instance belongs to one engine thread.
 pub trait Backend: 'static {
@@ -102,6 +35,10 @@ pub trait Backend: 'static {
     type Kv: KvStore;
     /// Token ids, possibly still being computed. Cheap to clone.
     type Tokens: Clone;
+    /// A convolution, laid out for this backend.
+    type Convolution;
+    /// Keys and values of something that sequences listen to while they grow, prepared once.
+    type Memory;
 
     /// What the bits of results depend on beside the model: state computed by a backend of another identity is not to be
     /// mixed with this one's.
@@ -134,6 +71,19 @@ pub trait Backend: 'static {
     /// # Errors
     /// When it rotates more elements than a head has, or an odd number.
     fn rope(&self, spec: &RopeSpec, head_dim: usize) -> Result<Self::Rope>;
+
+    /// Takes over a convolution.
+    ///
+    /// # Errors
+    /// When its parts do not fit together.
+    fn convolution(&self, source: &ConvolutionSource<'_>) -> Result<Self::Convolution>;
+
+    /// `length` lines of positions as OpenAI's Whisper makes them (`sinusoids` of `whisper/model.py`): line `t` holds
+    /// `sin(t / w)` and then `cos(t / w)` for `channels / 2` wavelengths `w` from 1 to 10,000, in floats of type `dtype`.
+    ///
+    /// # Errors
+    /// When the channels are odd or fewer than 4, or the type holds no floats.
+    fn sinusoids(&self, length: usize, channels: usize, dtype: Dtype) -> Result<Self::Tensor>;
 
     /// How many tokens fit into the memory that is left, if the backend knows; for a store made with `layout`.
     ///
@@ -177,6 +127,12 @@ pub trait Backend: 'static {
     /// When a token lies outside the table.
     fn embed(&self, table: &Self::Matrix, step: &Self::Step) -> Result<Self::Tensor>;
 
+    /// Rows of a table of learned positions for the step's tokens: `[positions, features]`.
+    ///
+    /// # Errors
+    /// When a position lies outside the table.
+    fn embed_positions(&self, table: &Self::Matrix, step: &Self::Step) -> Result<Self::Tensor>;
+
     /// The tokens whose [`crate::Outputs`] ask for logits, one line each, in order.
     ///
     /// # Errors
@@ -205,6 +161,26 @@ pub trait Backend: 'static {
         let product = self.linear(x, weight)?;
         self.add(residual, &product)
     }
+
+    /// `activation(x Wᵀ + b)`: the first half of a plain MLP.
+    ///
+    /// # Errors
+    /// As [`Backend::linear`].
+    fn linear_activated(
+        &self,
+        x: &Self::Tensor,
+        weight: &Self::Matrix,
+        activation: Activation,
+    ) -> Result<Self::Tensor> {
+        let product = self.linear(x, weight)?;
+        self.activate(product, activation)
+    }
+
+    /// `activation(x)`.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn activate(&self, x: Self::Tensor, activation: Activation) -> Result<Self::Tensor>;
 
     /// `activation(x Gᵀ) * (x Uᵀ)`: the first half of a gated MLP.
     ///
@@ -239,6 +215,54 @@ pub trait Backend: 'static {
     /// When the widths differ.
     fn rms_norm(&self, x: &Self::Tensor, weight: &Self::Vector, epsilon: f32) -> Result<Self::Tensor>;
 
+    /// Layer norm over all features: `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`.
+    ///
+    /// # Errors
+    /// When the widths differ.
+    fn layer_norm(
+        &self,
+        x: &Self::Tensor,
+        weight: &Self::Vector,
+        bias: &Self::Vector,
+        epsilon: f32,
+    ) -> Result<Self::Tensor>;
+
+    // --- Lines outside of any step -----------------------------------------------------------------------------------
+
+    /// Lines of `columns` floats from the host, such as the frames of a spectrogram. They belong to no step: operations
+    /// that take a step do not take them.
+    ///
+    /// # Errors
+    /// When the columns do not divide the values.
+    fn lines(&self, values: &[f32], columns: usize) -> Result<Self::Tensor>;
+
+    /// A convolution over lines, which come in the type of its weight where a backend computes in that: `[lines, in]` to
+    /// `[ceil(lines / stride), out]`.
+    ///
+    /// # Errors
+    /// When the widths differ.
+    fn convolve(&self, x: &Self::Tensor, convolution: &Self::Convolution) -> Result<Self::Tensor>;
+
+    /// Attention in which every line sees all lines: `softmax(q kᵀ / sqrt(head_dim)) v` for each of `heads` heads, queries
+    /// and keys multiplied with the root of the scale each ([`AttentionSpec::split_scale`]). All are
+    /// `[lines, heads * head_dim]`.
+    ///
+    /// # Errors
+    /// When the shapes differ or the heads do not divide the width.
+    fn full_attention(
+        &self,
+        q: &Self::Tensor,
+        k: &Self::Tensor,
+        v: &Self::Tensor,
+        heads: usize,
+    ) -> Result<Self::Tensor>;
+
+    /// Prepares lines of keys and values, `[lines, heads * head_dim]`, for any number of steps that listen to them.
+    ///
+    /// # Errors
+    /// As [`Backend::full_attention`].
+    fn memory(&self, k: &Self::Tensor, v: &Self::Tensor, heads: usize) -> Result<Self::Memory>;
+
     // --- Attention ---------------------------------------------------------------------------------------------------
 
     /// Turns the heads of `x`, `[tokens, heads * head_dim]`, by their positions in the step.
@@ -261,6 +285,20 @@ pub trait Backend: 'static {
         step: &Self::Step,
         kv: &mut Self::Kv,
     ) -> Result<Self::Tensor>;
+
+    /// Attention of each row's queries over all of a memory, one memory for each row of the step: scaled as
+    /// [`Backend::full_attention`]. `q` and the result are `[tokens, heads * head_dim]`.
+    ///
+    /// # Errors
+    /// When there is not one memory for each row, or shapes do not fit.
+    fn cross_attention(&self, q: &Self::Tensor, memories: &[&Self::Memory], step: &Self::Step) -> Result<Self::Tensor>;
+
+    /// What [`Backend::cross_attention`] takes the softmax of, for a step of one row and some of the heads, whose numbers
+    /// rise: `[heads * tokens, lines of the memory]`, all tokens of the first head first.
+    ///
+    /// # Errors
+    /// When the step has several rows, or shapes do not fit.
+    fn cross_scores(&self, q: &Self::Tensor, memory: &Self::Memory, heads: &[usize]) -> Result<Self::Tensor>;
 
     // --- Results -----------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,22 @@
 //! The backend on linnet-kernels: computes at once, in f32, with keys and values in pages of f16 or
 //! quantized.
 
+mod convolution;
 mod kv;
+mod memory;
+mod positions;
 mod step;
 mod tensor;
 
+pub use convolution::CpuConvolution;
 pub use kv::CpuKv;
+pub use memory::CpuMemory;
 pub use step::CpuStep;
 pub use tensor::CpuTensor;
 
 use crate::{
-    Activation, AttentionSpec, Backend, ComputeError, Draw, Dtype, KvLayout, KvQuantization, MatrixSource, Result,
-    RopeSpec, Row, TensorView, Weight,
+    Activation, AttentionSpec, Backend, ComputeError, ConvolutionSource, Draw, Dtype, KvLayout, KvQuantization,
+    MatrixSource, Result, RopeSpec, Row, TensorView, Weight,
 };
 use linnet_kernels::{
     AffineWeight, AttentionOptions, AttentionRow, Context, DenseWeight, FloatSlice, Matrix, MatrixError, Precision,
@@ -112,6 +117,8 @@ impl Backend for CpuBackend {
     type Step = CpuStep;
     type Kv = CpuKv;
     type Tokens = Rc<[u32]>;
+    type Convolution = CpuConvolution;
+    type Memory = CpuMemory;
 
     fn matrix(&self, source: &MatrixSource<'_>) -> Result<CpuMatrix> {
         source.validate()?;
@@ -150,6 +157,14 @@ impl Backend for CpuBackend {
             return Err(ComputeError::Shape { operation: "rope", detail });
         }
         Ok(CpuRope { table: rope_table(spec, 0), spec: spec.clone(), head_dim })
+    }
+
+    fn convolution(&self, source: &ConvolutionSource<'_>) -> Result<CpuConvolution> {
+        self.load_convolution(source)
+    }
+
+    fn sinusoids(&self, length: usize, channels: usize, dtype: Dtype) -> Result<CpuTensor> {
+        self.make_sinusoids(length, channels, dtype)
     }
 
     fn kv(&self, layout: &KvLayout, capacity: usize) -> Result<CpuKv> {
@@ -197,6 +212,10 @@ impl Backend for CpuBackend {
         Ok(out)
     }
 
+    fn embed_positions(&self, table: &CpuMatrix, step: &CpuStep) -> Result<CpuTensor> {
+        self.positions_of(table, step)
+    }
+
     fn outputs(&self, x: &CpuTensor, step: &CpuStep) -> Result<CpuTensor> {
         if x.rows() != step.tokens().len() {
             return Err(shape("outputs", format!("{} lines for {} tokens", x.rows(), step.tokens().len())));
@@ -236,6 +255,12 @@ impl Backend for CpuBackend {
         let product = Product::new(&weight.matrix, out.data_mut()).with_bias(weight.bias.as_deref()).accumulate();
         linnet_kernels::matmul(&self.context, self.precision, x.data(), x.rows(), &mut [product])
             .map_err(|error| kernel("matmul", &error))?;
+        Ok(out)
+    }
+
+    fn activate(&self, x: CpuTensor, activation: Activation) -> Result<CpuTensor> {
+        let mut out = x;
+        linnet_kernels::activate_in_place(&self.context, kernel_activation(activation), out.data_mut());
         Ok(out)
     }
 
@@ -286,6 +311,38 @@ impl Backend for CpuBackend {
         let mut out = self.arena.tensor(x.rows(), x.columns());
         linnet_kernels::rms_norm(&self.context, x.data(), x.columns(), Some(weight), epsilon, out.data_mut());
         Ok(out)
+    }
+
+    fn layer_norm(&self, x: &CpuTensor, weight: &Vec<f32>, bias: &Vec<f32>, epsilon: f32) -> Result<CpuTensor> {
+        if weight.len() != x.columns() || bias.len() != x.columns() {
+            let detail = format!("{} weights and {} biases for {} features", weight.len(), bias.len(), x.columns());
+            return Err(shape("layer_norm", detail));
+        }
+        let mut out = self.arena.tensor(x.rows(), x.columns());
+        let (columns, weight, bias) = (x.columns(), Some(weight.as_slice()), Some(bias.as_slice()));
+        linnet_kernels::layer_norm(&self.context, x.data(), columns, weight, bias, epsilon, out.data_mut());
+        Ok(out)
+    }
+
+    fn lines(&self, values: &[f32], columns: usize) -> Result<CpuTensor> {
+        if columns == 0 || !values.len().is_multiple_of(columns) {
+            return Err(shape("lines", format!("{} values in lines of {columns}", values.len())));
+        }
+        let mut out = self.arena.tensor(values.len() / columns, columns);
+        out.data_mut().copy_from_slice(values);
+        Ok(out)
+    }
+
+    fn convolve(&self, x: &CpuTensor, convolution: &CpuConvolution) -> Result<CpuTensor> {
+        self.run_convolution(x, convolution)
+    }
+
+    fn full_attention(&self, q: &CpuTensor, k: &CpuTensor, v: &CpuTensor, heads: usize) -> Result<CpuTensor> {
+        self.attend_all(q, k, v, heads)
+    }
+
+    fn memory(&self, k: &CpuTensor, v: &CpuTensor, heads: usize) -> Result<CpuMemory> {
+        self.make_memory(k, v, heads)
     }
 
     fn apply_rope(&self, x: CpuTensor, rope: &CpuRope, step: &CpuStep) -> Result<CpuTensor> {
@@ -361,6 +418,14 @@ impl Backend for CpuBackend {
         linnet_kernels::attention(&self.context, &options, &mut attention_rows)
             .map_err(|error| ComputeError::Kernel { operation: "attention", reason: error.to_string() })?;
         Ok(out)
+    }
+
+    fn cross_attention(&self, q: &CpuTensor, memories: &[&CpuMemory], step: &CpuStep) -> Result<CpuTensor> {
+        self.attend_memories(q, memories, step)
+    }
+
+    fn cross_scores(&self, q: &CpuTensor, memory: &CpuMemory, heads: &[usize]) -> Result<CpuTensor> {
+        self.memory_scores(q, memory, heads)
     }
 
     fn submit(

@@ -108,6 +108,33 @@ pub trait KvStore {
     /// When the slot is not open or not empty, a block is unknown, or as many tokens are not [`KvStore::adoptable`].
     fn adopt(&mut self, slot: Slot, blocks: &[KeptBlock], tokens: usize) -> Result<()>;
 
+    /// Opens a sequence that holds what another one does, in memory that both share as far as the store can: what the
+    /// branches of a beam search begin with. Call it only for a sequence whose step is through.
+    ///
+    /// # Errors
+    /// When the slot is not open or the backend fails.
+    fn fork(&mut self, slot: Slot) -> Result<Slot> {
+        let (length, block) = (self.length(slot)?, self.block_tokens());
+        let mut kept = Vec::with_capacity(length.div_ceil(block));
+        let mut start = 0;
+        let mut result = Ok(());
+        while start < length && result.is_ok() {
+            result = self.keep(slot, start, block.min(length - start)).map(|share| kept.push(share));
+            start += block;
+        }
+        let forked = self.open();
+        if result.is_ok() && length > 0 {
+            result = self.adopt(forked, &kept, length);
+        }
+        for share in kept {
+            self.release(share);
+        }
+        if result.is_err() {
+            self.close(forked);
+        }
+        result.map(|()| forked)
+    }
+
     /// How many kept blocks that nobody shares would have to be released so that sequences can take in as many tokens
     /// each as said; 0 when there is room.
     fn lacking(&self, rows: &[(Slot, usize)]) -> usize;

@@ -5,6 +5,7 @@
 //! feature of that name, is the one on Apple's MLX.
 
 mod backend;
+mod backend_choice;
 mod checkpoint;
 pub mod cpu;
 mod dtype;
@@ -16,7 +17,8 @@ pub mod mlx;
 mod rope;
 mod row;
 
-pub use backend::{Activation, AttentionSpec, Backend, Draw};
+pub use backend::{Activation, AttentionSpec, Backend, ConvolutionSource, Draw};
+pub use backend_choice::{BackendChoice, UnknownBackend};
 pub use checkpoint::{Checkpoint, TensorView};
 pub use dtype::Dtype;
 pub use error::{ComputeError, Result};

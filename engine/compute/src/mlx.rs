@@ -200,11 +200,7 @@ impl Backend for MlxBackend {
     }
 
     fn step(&self, kv: &mut MlxKv, rows: &[Row], tokens: &MlxTokens) -> Result<MlxStep> {
-        let total: usize = rows.iter().map(|row| row.length).sum();
-        if total != tokens.ids().len() || rows.iter().any(|row| row.length == 0) {
-            let detail = format!("rows of {total} tokens in all for {} tokens; none may be empty", tokens.ids().len());
-            return Err(ComputeError::Shape { operation: "step", detail });
-        }
+        Row::check_all(rows, tokens.ids().len())?;
         let (plans, begun) = kv.begin(rows)?;
         MlxStep::new(&self.graph, plans, rows, tokens).map_err(|failure| {
             kv.undo(begun);

@@ -14,6 +14,7 @@ mod registry;
 mod rope_config;
 mod special_tokens;
 mod tokenizer;
+mod weight_precision;
 mod whisper;
 
 pub use chat_prompt::{PromptError, prompt_tokens};
@@ -25,4 +26,5 @@ pub use language_model::LanguageModel;
 pub use registry::{ModelShape, SUPPORTED_ARCHITECTURES, load, shape};
 pub use special_tokens::{JsonFileError, SpecialTokens};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
-pub use whisper::{WHISPER_MODEL_TYPE, WhisperConfig};
+pub use weight_precision::WeightPrecision;
+pub use whisper::{WHISPER_MODEL_TYPE, Whisper, WhisperAlignment, WhisperConfig, WhisperWindow};

@@ -203,7 +203,14 @@ fn load_block<B: Backend>(
             loader.matrix_with_bias(&mlp("up_proj"), inner, hidden, config.mlp_bias)?,
         ],
         down_proj: loader.matrix_with_bias(&mlp("down_proj"), hidden, inner, config.mlp_bias)?,
-        attention: AttentionSpec { layer, heads, scale: (head_dim as f64).powf(-0.5) as f32, window, softcap: None },
+        attention: AttentionSpec {
+            layer,
+            heads,
+            scale: (head_dim as f64).powf(-0.5) as f32,
+            window,
+            softcap: None,
+            split_scale: false,
+        },
     })
 }
 

@@ -1,7 +1,7 @@
 //! Weights by dotted path, as an architecture asks for them, and nothing left over in the end.
 
-use crate::{ModelConfig, ModelError, error::Result};
-use linnet_compute::{Backend, Checkpoint, ComputeError, MatrixSource, TensorView, Weight};
+use crate::{ModelConfig, ModelError, WeightPrecision, error::Result, weight_precision::EightBitMatrix};
+use linnet_compute::{Backend, Checkpoint, ComputeError, ConvolutionSource, Dtype, MatrixSource, TensorView, Weight};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -14,6 +14,7 @@ pub(crate) struct Loader<'a, B> {
     backend: &'a B,
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
+    precision: WeightPrecision,
     left: RefCell<BTreeSet<&'a str>>,
 }
 
@@ -21,7 +22,14 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// A loader of `checkpoint`, quantized as `config` says.
     #[must_use]
     pub(crate) fn new(backend: &'a B, checkpoint: &'a Checkpoint, config: &'a ModelConfig) -> Self {
-        Self { backend, checkpoint, config, left: RefCell::new(checkpoint.names().collect()) }
+        let left = RefCell::new(checkpoint.names().collect());
+        Self { backend, checkpoint, config, precision: WeightPrecision::Stored, left }
+    }
+
+    /// The same loader, which hands dense matrices over in this precision.
+    #[must_use]
+    pub(crate) fn with_precision(self, precision: WeightPrecision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Where the weights go.
@@ -56,7 +64,14 @@ impl<'a, B: Backend> Loader<'a, B> {
         in_features: usize,
         bias: bool,
     ) -> Result<B::Matrix> {
-        Ok(self.backend.matrix(&self.source(path, out_features, in_features, bias)?)?)
+        let source = self.source(path, out_features, in_features, bias)?;
+        if let (WeightPrecision::Int8, Weight::Dense(weight)) = (self.precision, &source.weight) {
+            weight.expect_shape(&[out_features, in_features])?;
+            if let Some(rounded) = EightBitMatrix::round(weight) {
+                return Ok(self.backend.matrix(&MatrixSource { weight: rounded.weight(weight.name), ..source })?);
+            }
+        }
+        Ok(self.backend.matrix(&source)?)
     }
 
     fn source(&self, path: &str, out_features: usize, in_features: usize, bias: bool) -> Result<MatrixSource<'a>> {
@@ -83,6 +98,44 @@ impl<'a, B: Backend> Loader<'a, B> {
         let weight = self.require(&format!("{path}.weight"))?;
         weight.expect_shape(&[features])?;
         self.backend.vector(&weight).map_err(ComputeError::into)
+    }
+
+    /// The vector of this name.
+    ///
+    /// # Errors
+    /// As [`Loader::norm`].
+    pub(crate) fn vector(&self, name: &str, length: usize) -> Result<B::Vector> {
+        let vector = self.require(name)?;
+        vector.expect_shape(&[length])?;
+        self.backend.vector(&vector).map_err(ComputeError::into)
+    }
+
+    /// The table of this name, `[rows, columns]`, in the type it is stored in.
+    ///
+    /// # Errors
+    /// When it is missing or of another shape.
+    pub(crate) fn table(&self, name: &str, rows: usize, columns: usize) -> Result<B::Matrix> {
+        let weight = Weight::Dense(self.require(name)?);
+        Ok(self.backend.matrix(&MatrixSource { out_features: rows, in_features: columns, weight, bias: None })?)
+    }
+
+    /// The convolution `path`, its weight of this shape `[out, kernel, in]`.
+    ///
+    /// # Errors
+    /// When a part is missing or of another shape.
+    pub(crate) fn convolution(&self, path: &str, shape: [usize; 3], stride: usize) -> Result<B::Convolution> {
+        let weight = self.require(&format!("{path}.weight"))?;
+        weight.expect_shape(&shape)?;
+        let bias = self.require(&format!("{path}.bias"))?;
+        Ok(self.backend.convolution(&ConvolutionSource { weight, bias, stride })?)
+    }
+
+    /// The type of a tensor.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub(crate) fn dtype(&self, name: &str) -> Result<Dtype> {
+        Ok(self.checkpoint.require(name)?.dtype)
     }
 
     /// Names weights that the architecture knows and has no use for, as mlx-lm's `sanitize` drops them.

@@ -5,7 +5,6 @@
 //! request. What the thread needs of a model is the small [`StepModel`] trait, so the scheduling can be tested with a
 //! scripted model and runs unchanged on every backend.
 
-mod backend_choice;
 mod backend_model;
 mod cache_status;
 mod engine;
@@ -25,13 +24,14 @@ mod submit_error;
 pub mod testing;
 mod text;
 
-pub use backend_choice::{BackendChoice, UnknownBackend};
 pub use backend_model::{BackendModel, BackendModelOptions};
 pub use cache_status::{CacheFlush, CacheStatus, DiskCacheStatus, RamCacheStatus};
 pub use engine::{Engine, EngineHealth, EngineOptions, EngineStatus, Generation, KvStatus};
 pub use event::{FinishReason, GenerationEvent, TokenLogprob, Usage};
 /// How keys and values may be quantized.
 pub use linnet_compute::KvQuantization;
+/// Which backend a model runs on.
+pub use linnet_compute::{BackendChoice, UnknownBackend};
 pub use load::{LoadError, LoadOptions, LoadedModel, ModelInfo, load_model};
 pub use memory_estimate::{MemoryEstimate, estimate_memory};
 pub use prefix::{BlockKey, Eviction, Namespace, Node, PrefixMatch, PrefixTree};

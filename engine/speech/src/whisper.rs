@@ -3,12 +3,14 @@
 //! [`WhisperNetwork`] is the border: below it, an architecture on a backend; above it, decoding, which sees log-mel
 //! windows, token ids and logits and knows nothing of tensors.
 
+mod backend_network;
 mod beam;
 mod compression;
 mod decode;
 mod error;
 mod filter;
 mod language;
+mod load;
 mod network;
 mod options;
 mod run;
@@ -19,6 +21,7 @@ mod transcript;
 
 pub use error::TranscribeError;
 pub use language::{LANGUAGES, Language};
+pub use load::{LoadNetworkError, NetworkOptions, load_network};
 pub use network::{Alignment, NetworkError, Sequence, StepRow, WhisperDimensions, WhisperNetwork, Window};
 pub use options::{Task, TranscribeOptions};
 pub use run::{ResumePoint, TranscriptionRun};

@@ -1,6 +1,6 @@
 //! What every operation of a step needs to know of it.
 
-use crate::{ComputeError, Outputs, Result, Row};
+use crate::{ComputeError, Result, Row};
 use std::rc::Rc;
 
 /// A step's tokens, flat, and the rows they are cut into.
@@ -14,12 +14,8 @@ pub struct CpuStep {
 
 impl CpuStep {
     pub(super) fn new(rows: &[Row], tokens: &Rc<[u32]>) -> Result<Self> {
-        let total: usize = rows.iter().map(|row| row.length).sum();
-        if total != tokens.len() || rows.iter().any(|row| row.length == 0) {
-            let detail = format!("rows of {total} tokens in all for {} tokens; none may be empty", tokens.len());
-            return Err(ComputeError::Shape { operation: "step", detail });
-        }
-        let mut positions = Vec::with_capacity(total);
+        Row::check_all(rows, tokens.len())?;
+        let mut positions = Vec::with_capacity(tokens.len());
         let mut outputs = Vec::new();
         for row in rows {
             let first = positions.len();
@@ -29,11 +25,7 @@ impl CpuStep {
                     detail: format!("position {position} is beyond 32 bits"),
                 })?);
             }
-            match row.outputs {
-                Outputs::None => {}
-                Outputs::Last => outputs.push(positions.len() - 1),
-                Outputs::All => outputs.extend(first..positions.len()),
-            }
+            outputs.extend(row.outputs.places(row.length).map(|place| first + place));
         }
         Ok(Self { rows: rows.to_vec(), tokens: Rc::clone(tokens), positions, outputs })
     }

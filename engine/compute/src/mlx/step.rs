@@ -5,7 +5,7 @@ use super::{
     kv::GroupPlan,
     tokens::{self, Id, MlxTokens},
 };
-use crate::{Outputs, Row};
+use crate::Row;
 use mlx_rs::Array;
 use std::{cell::RefCell, rc::Rc};
 
@@ -48,11 +48,7 @@ impl MlxStep {
         for row in rows {
             starts.push((token, line));
             token += row.length;
-            line += match row.outputs {
-                Outputs::None => 0,
-                Outputs::Last => 1,
-                Outputs::All => row.length,
-            };
+            line += row.outputs.places(row.length).len();
         }
         let mut lines = Vec::with_capacity(plans.len());
         let mut groups = Vec::with_capacity(plans.len());
@@ -64,11 +60,7 @@ impl MlxStep {
                 ids.extend(tokens.ids()[token..token + row.length].iter().map(Some));
                 ids.extend(std::iter::repeat_n(None, plan.length - row.length));
                 let first = number * plan.length;
-                let wanted = match row.outputs {
-                    Outputs::None => 0..0,
-                    Outputs::Last => row.length - 1..row.length,
-                    Outputs::All => 0..row.length,
-                };
+                let wanted = row.outputs.places(row.length);
                 own_lines.extend(line..line + wanted.len());
                 places.extend(wanted.map(|place| (first + place) as u32));
             }

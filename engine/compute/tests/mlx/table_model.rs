@@ -63,7 +63,7 @@ impl TableModel {
         for (layer, (tables, &window)) in tables.iter().zip(windows.iter()).enumerate() {
             let [q, k, v] = [&tables[0], &tables[1], &tables[2]].map(|table| backend.embed(table, &step));
             let scale = (HEAD_DIM as f64).powf(-0.5) as f32;
-            let spec = AttentionSpec { layer, heads: HEADS, scale, window, softcap: None };
+            let spec = AttentionSpec { layer, heads: HEADS, scale, window, softcap: None, split_scale: false };
             let out = backend.attention(&q?, &k?, &v?, &spec, &step, kv)?;
             total = Some(match total {
                 None => out,
@@ -71,14 +71,7 @@ impl TableModel {
             });
         }
         let logits = backend.outputs(&total.unwrap(), &step)?;
-        let lines: usize = rows
-            .iter()
-            .map(|row| match row.outputs {
-                Outputs::None => 0,
-                Outputs::Last => 1,
-                Outputs::All => row.length,
-            })
-            .sum();
+        let lines: usize = rows.iter().map(|row| row.outputs.places(row.length).len()).sum();
         let chosen = backend.choose(&logits, &vec![Draw::Greedy; lines])?;
         let (results, values) = if lines > 0 { (Some(&chosen), Some(&logits)) } else { (None, None) };
         backend.submit(&step, kv, results, values)?;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use linnet_compute::ComputeError;
+use linnet_models::ModelError;
 
 /// A network's sizes, under the names of OpenAI's `ModelDimensions`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +59,9 @@ pub enum NetworkError {
     /// The backend failed.
     #[error(transparent)]
     Compute(#[from] ComputeError),
+    /// The model failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A window of another size.
     #[error("a window has {expected} log-mel values, not {found}")]
     WindowSize {
@@ -79,6 +83,14 @@ pub enum NetworkError {
         tokens: usize,
         /// `n_text_ctx`.
         limit: usize,
+    },
+    /// A row of a step without tokens, with a sequence that an earlier row names, or with outputs beyond its tokens.
+    #[error("row {row} of a step: {reason}")]
+    BadRow {
+        /// Which.
+        row: usize,
+        /// What is wrong with it.
+        reason: &'static str,
     },
 }
 
