@@ -342,7 +342,7 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self, k: &CpuTensor, v: &CpuTensor, heads: usize) -> Result<CpuMemory> {
-        self.make_memory(k, v, heads)
+        CpuMemory::new(k, v, heads)
     }
 
     fn apply_rope(&self, x: CpuTensor, rope: &CpuRope, step: &CpuStep) -> Result<CpuTensor> {

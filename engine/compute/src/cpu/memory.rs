@@ -13,6 +13,22 @@ pub struct CpuMemory {
 }
 
 impl CpuMemory {
+    /// Takes over lines of keys and values.
+    pub(super) fn new(k: &CpuTensor, v: &CpuTensor, heads: usize) -> Result<Self> {
+        let (lines, width) = (k.rows(), k.columns());
+        if (v.rows(), v.columns()) != (lines, width) || lines == 0 || heads == 0 || !width.is_multiple_of(heads) {
+            let detail = format!("keys [{lines}, {width}] and values [{}, {}] of {heads} heads", v.rows(), v.columns());
+            return Err(shape("memory", detail));
+        }
+        let geometry = PageGeometry { kv_heads: heads, head_dim: width / heads };
+        let mut pages = vec![0; lines.div_ceil(PAGE_TOKENS) * geometry.elements()];
+        let parts = k.data().chunks(PAGE_TOKENS * width).zip(v.data().chunks(PAGE_TOKENS * width));
+        for (page, (keys, values)) in pages.chunks_exact_mut(geometry.elements()).zip(parts) {
+            linnet_kernels::append(geometry, page, 0, keys, values, keys.len() / width);
+        }
+        Ok(Self { geometry, lines, pages })
+    }
+
     fn pages(&self) -> Vec<Page<'_>> {
         self.pages.chunks_exact(self.geometry.elements()).map(Page::from).collect()
     }
@@ -23,21 +39,6 @@ impl CpuMemory {
 }
 
 impl CpuBackend {
-    pub(super) fn make_memory(&self, k: &CpuTensor, v: &CpuTensor, heads: usize) -> Result<CpuMemory> {
-        let (lines, width) = (k.rows(), k.columns());
-        if (v.rows(), v.columns()) != (lines, width) || lines == 0 || heads == 0 || width % heads != 0 {
-            let detail = format!("keys [{lines}, {width}] and values [{}, {}] of {heads} heads", v.rows(), v.columns());
-            return Err(shape("memory", detail));
-        }
-        let geometry = PageGeometry { kv_heads: heads, head_dim: width / heads };
-        let mut pages = vec![0; lines.div_ceil(PAGE_TOKENS) * geometry.elements()];
-        let parts = k.data().chunks(PAGE_TOKENS * width).zip(v.data().chunks(PAGE_TOKENS * width));
-        for (page, (keys, values)) in pages.chunks_exact_mut(geometry.elements()).zip(parts) {
-            linnet_kernels::append(geometry, page, 0, keys, values, keys.len() / width);
-        }
-        Ok(CpuMemory { geometry, lines, pages })
-    }
-
     /// Attention of each run of queries over a memory: `(queries, memory)` in the order of `q`'s lines.
     fn attend(&self, operation: &'static str, q: &CpuTensor, runs: &[(usize, &CpuMemory)]) -> Result<CpuTensor> {
         let width = q.columns();
@@ -81,7 +82,7 @@ impl CpuBackend {
     }
 
     pub(super) fn attend_all(&self, q: &CpuTensor, k: &CpuTensor, v: &CpuTensor, heads: usize) -> Result<CpuTensor> {
-        let memory = self.make_memory(k, v, heads)?;
+        let memory = CpuMemory::new(k, v, heads)?;
         self.attend("full_attention", q, &[(q.rows(), &memory)])
     }
 

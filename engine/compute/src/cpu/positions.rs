@@ -6,7 +6,7 @@ use crate::{Dtype, Result};
 impl CpuBackend {
     pub(super) fn make_sinusoids(&self, length: usize, channels: usize, dtype: Dtype) -> Result<CpuTensor> {
         let half = channels / 2;
-        if channels < 4 || channels % 2 != 0 || !dtype.is_float() {
+        if channels < 4 || !channels.is_multiple_of(2) || !dtype.is_float() {
             return Err(shape("sinusoids", format!("{channels} channels of {dtype}")));
         }
         // In single precision, as the reference has them.
