@@ -44,6 +44,8 @@ pub struct TranscribeOptions {
     pub without_timestamps: bool,
     /// Whether words get times.
     pub word_timestamps: bool,
+    /// Segments with improbable words and this many seconds of silence around them are dropped; needs word times.
+    pub hallucination_silence_threshold: Option<f32>,
     /// The latest time, in seconds, at which the first words of a window may begin.
     pub max_initial_timestamp: f32,
     /// Token ids that never appear; `None`: those that write no speech, as OpenAI's list.
@@ -68,6 +70,7 @@ impl Default for TranscribeOptions {
             vocabulary: Vec::new(),
             without_timestamps: false,
             word_timestamps: false,
+            hallucination_silence_threshold: None,
             max_initial_timestamp: 1.0,
             suppress_tokens: None,
         }

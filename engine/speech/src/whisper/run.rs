@@ -4,6 +4,7 @@ use super::{
     TranscribeOptions,
     filter::LogitFilter,
     language::Language,
+    prompt::InitialPrompt,
     transcript::{Transcript, TranscriptSegment},
 };
 use crate::{HOP_LENGTH, MelStream, SAMPLE_RATE};
@@ -36,9 +37,11 @@ pub struct TranscriptionRun {
     pub(crate) languages: Vec<Language>,
     pub(crate) language: Option<(Language, f32)>,
     /// What every window is told.
-    pub(crate) initial_prompt: Vec<u32>,
+    pub(crate) initial_prompt: InitialPrompt,
     /// The text so far as far as the next window is told it.
     pub(crate) context: Vec<u32>,
+    /// When the last word ended, where words are timed.
+    pub(crate) last_speech: f64,
     pub(crate) segments_before: usize,
     pub(crate) segments: Vec<TranscriptSegment>,
 }
@@ -59,6 +62,12 @@ impl TranscriptionRun {
     #[must_use]
     pub fn transcribed(&self) -> f64 {
         seconds(self.origin + self.seek)
+    }
+
+    /// What every window is told of prompt and vocabulary, and what of them did not fit.
+    #[must_use]
+    pub fn initial_prompt(&self) -> &InitialPrompt {
+        &self.initial_prompt
     }
 
     /// What was found so far.
