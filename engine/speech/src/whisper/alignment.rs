@@ -144,16 +144,16 @@ mod tests {
     fn the_way_follows_the_largest_weights() {
         #[rustfmt::skip]
         let weights = [
-            3.0, 3.0, 0.0, 0.0, 0.0, 0.0,
-            0.0, 0.0, 3.0, 0.0, 0.0, 0.0,
-            0.0, 0.0, 0.0, 3.0, 3.0, 3.0,
+            3.0, 3.0, -1.0, -1.0, -1.0, -1.0,
+           -1.0, -1.0, 3.0, -1.0, -1.0, -1.0,
+           -1.0, -1.0, -1.0, 3.0, 3.0, 3.0,
         ];
         assert_eq!(warp(&weights, 6), [0, 2, 3]);
     }
 
     #[test]
     fn more_tokens_than_positions_share_them() {
-        assert_eq!(warp(&[1.0, 0.0, 1.0, 0.0, 0.0, 1.0], 2), [0, 0, 1]);
+        assert_eq!(warp(&[1.0, -1.0, 1.0, -1.0, -1.0, 1.0], 2), [0, 0, 1]);
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn words_begin_where_their_heads_look() {
         // A prompt of one token, no times, three of text, the end: each looks at four positions, from its own place on.
-        let (tokens, positions) = (6, 24);
+        let (tokens, positions): (usize, usize) = (6, 24);
         let mut scores = Vec::new();
         for _head in 0..2 {
             for token in 0..tokens {
