@@ -3,6 +3,8 @@
 //! Options: `beam=5`, `weights=int8`, `threads=2`, `rounds=5`, `language=en`, `words=1`, `exact=1`,
 //! `fallback=0`. Prints a line of JSON for each file: seconds of each round and the text.
 
+#![allow(clippy::print_stdout, reason = "a command-line tool")]
+
 use std::{error::Error, path::Path, time::Instant};
 
 use linnet_models::WeightPrecision;
