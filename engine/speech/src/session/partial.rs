@@ -93,7 +93,7 @@ fn words(text: &str) -> Vec<String> {
         let is_space = character.is_whitespace();
         let is_letter_alone = is_written_without_spaces(character);
         match words.last_mut() {
-            Some(word) if !(is_space && !was_space) && !is_letter_alone => word.push(character),
+            Some(word) if (!is_space || was_space) && !is_letter_alone => word.push(character),
             _ => words.push(character.to_string()),
         }
         was_space = is_space;
@@ -130,11 +130,20 @@ mod tests {
         partial.update("And so my fellow", false);
         assert_eq!(committed(&partial), "");
         partial.update("And so my fellow Americans, ask", false);
-        assert_eq!((committed(&partial).as_str(), partial.tail().concat().as_str()), ("And so", " my fellow Americans, ask"));
+        assert_eq!(
+            (committed(&partial).as_str(), partial.tail().concat().as_str()),
+            ("And so", " my fellow Americans, ask")
+        );
         partial.update("And so, my fellow Americans, ask not", false);
         // The second word is read otherwise now: it stays, and so does what follows until hypotheses agree again.
-        assert_eq!((committed(&partial).as_str(), partial.tail().concat().as_str()), ("And so", " my fellow Americans, ask not"));
-        assert_eq!(partial.finish("And so, my fellow Americans, ask not.", false), "And so my fellow Americans, ask not.");
+        assert_eq!(
+            (committed(&partial).as_str(), partial.tail().concat().as_str()),
+            ("And so", " my fellow Americans, ask not")
+        );
+        assert_eq!(
+            partial.finish("And so, my fellow Americans, ask not.", false),
+            "And so my fellow Americans, ask not."
+        );
         assert_eq!(committed(&partial), "");
     }
 
