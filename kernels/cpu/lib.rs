@@ -22,6 +22,7 @@ pub mod pool;
 mod rope;
 mod simd;
 mod softmax;
+mod turns;
 mod weight_memory;
 
 pub use activation::Activation;
@@ -40,3 +41,4 @@ pub use pages::{
 };
 pub use rope::{RopeTable, rope};
 pub use softmax::{log_sum_exp, softmax_in_place};
+pub use turns::{CoreTurns, UrgentTurn};

@@ -19,6 +19,9 @@ const MIN_SPEECH_MS: u64 = 120;
 const GAP_MS: u64 = 98;
 /// Silence that ends an utterance. Handy keeps 15 frames of 30 ms after speech.
 const HANGOVER_MS: u64 = 450;
+/// Audio after the last sound that belongs to the utterance: words end softly. Less than [`HANGOVER_MS`], so that an
+/// utterance is the same whether the stream ends soon after it or goes on.
+const TAIL_MS: u64 = 200;
 /// Audio before the onset that belongs to the utterance: the detector is sure only after the first sound, and words
 /// begin softly. Handy keeps 15 frames of 30 ms too.
 const PRE_ROLL_MS: u64 = 450;
@@ -38,22 +41,30 @@ pub struct SegmenterOptions {
     pub min_speech_ms: u64,
     /// Silence that ends an utterance, in ms.
     pub hangover_ms: u64,
+    /// Audio after the last sound that is kept, in ms; more than `hangover_ms` counts as `hangover_ms`.
+    pub tail_ms: u64,
     /// Audio before the onset that is kept, in ms.
     pub pre_roll_ms: u64,
     /// Length at which an utterance is split at its quietest place, in ms.
     pub max_segment_ms: u64,
 }
 
+impl SegmenterOptions {
+    /// What suits dictation and recordings.
+    pub const DEFAULT: Self = Self {
+        onset: ONSET,
+        release: RELEASE,
+        min_speech_ms: MIN_SPEECH_MS,
+        hangover_ms: HANGOVER_MS,
+        tail_ms: TAIL_MS,
+        pre_roll_ms: PRE_ROLL_MS,
+        max_segment_ms: MAX_SEGMENT_MS,
+    };
+}
+
 impl Default for SegmenterOptions {
     fn default() -> Self {
-        Self {
-            onset: ONSET,
-            release: RELEASE,
-            min_speech_ms: MIN_SPEECH_MS,
-            hangover_ms: HANGOVER_MS,
-            pre_roll_ms: PRE_ROLL_MS,
-            max_segment_ms: MAX_SEGMENT_MS,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -62,7 +73,7 @@ impl Default for SegmenterOptions {
 pub struct Segment {
     /// The first sample, pre-roll included.
     pub start: u64,
-    /// The first sample after it, hang-over included.
+    /// The first sample after it, the tail included.
     pub end: u64,
     /// Whether it was split because it became too long: its last word may go on in the next segment.
     pub split: bool,
@@ -147,7 +158,7 @@ impl Segmenter {
                 let (start, last) = (*start, *last);
                 if chunk - last >= chunks(self.options.hangover_ms) {
                     self.state = State::Silent;
-                    return Some(self.end(start, samples(chunk + 1), false));
+                    return Some(self.end(start, self.with_tail(last), false));
                 }
                 (samples(chunk + 1) - start >= self.options.max_segment_ms * PER_MS).then(|| self.split())
             }
@@ -158,7 +169,7 @@ impl Segmenter {
     pub fn finish(&mut self) -> Option<SegmentEvent> {
         let state = std::mem::replace(&mut self.state, State::Silent);
         let event = match state {
-            State::Speaking { start, .. } => Some(self.end(start, samples(self.chunks), false)),
+            State::Speaking { start, last, .. } => Some(self.end(start, self.with_tail(last), false)),
             State::Silent | State::Candidate { .. } => None,
         };
         (self.chunks, self.done) = (0, 0);
@@ -179,6 +190,24 @@ impl Segmenter {
     #[must_use]
     pub fn is_speaking(&self) -> bool {
         matches!(self.state, State::Speaking { .. })
+    }
+
+    /// Where what is being spoken would end if nothing more were said, and whether the speaker has paused for that long
+    /// already: then more silence changes nothing.
+    #[must_use]
+    pub fn speaking_until(&self) -> Option<(u64, bool)> {
+        let State::Speaking { last, .. } = self.state else { return None };
+        let is_settled = self.chunks - (last + 1) >= self.tail_chunks();
+        Some((self.with_tail(last), is_settled))
+    }
+
+    fn tail_chunks(&self) -> u64 {
+        chunks(self.options.tail_ms.min(self.options.hangover_ms))
+    }
+
+    /// The end of a segment whose last sound is in chunk `last`.
+    fn with_tail(&self, last: u64) -> u64 {
+        samples((last + 1 + self.tail_chunks()).min(self.chunks))
     }
 
     /// Makes a candidate with enough speech a segment.

@@ -81,6 +81,20 @@ impl UtteranceStream {
         self.cut(Segment { start: self.segmenter.needed_from(), end, split: false })
     }
 
+    /// As [`UtteranceStream::speaking`], but as the utterance will be if nothing more is said, and whether it is certain to be
+    /// that then: the speaker has paused for long enough.
+    #[must_use]
+    pub fn speaking_trimmed(&self) -> Option<(Utterance, bool)> {
+        let (end, is_settled) = self.segmenter.speaking_until()?;
+        Some((self.cut(Segment { start: self.segmenter.needed_from(), end, split: false })?, is_settled))
+    }
+
+    /// The first sample that an utterance to come may have.
+    #[must_use]
+    pub fn next_start(&self) -> u64 {
+        self.segmenter.needed_from()
+    }
+
     fn decide(&mut self, utterances: &mut Vec<Utterance>) {
         for probability in std::mem::take(&mut self.probabilities) {
             if let Some(SegmentEvent::Ended(segment)) = self.segmenter.push(probability) {
