@@ -54,24 +54,31 @@ impl CpuBackend {
         }
         let pages: Vec<Vec<Page<'_>>> = runs.iter().map(|(_, memory)| memory.pages()).collect();
         let mut out = self.arena.tensor(total, width);
-        let of_line = runs
-            .iter()
-            .zip(&pages)
-            .flat_map(|((queries, memory), pages)| std::iter::repeat_n((memory.lines, pages.as_slice()), *queries));
-        let mut rows: Vec<AttentionRow<'_>> = q
-            .data()
-            .chunks_exact(width)
-            .zip(out.data_mut().chunks_exact_mut(width))
-            .zip(of_line)
-            .map(|((query, output), (lines, pages))| {
-                // As if it came last, a query sees all.
-                AttentionRow { query, output, start: lines - 1, length: 1, pages, first_position: 0 }
-            })
-            .collect();
+        let mut rows = Vec::with_capacity(runs.len());
+        let (mut queries, mut outputs) = (q.data(), out.data_mut());
+        for ((length, memory), pages) in runs.iter().zip(&pages) {
+            let (query, rest) = queries.split_at(length * width);
+            queries = rest;
+            let (output, rest) = std::mem::take(&mut outputs).split_at_mut(length * width);
+            outputs = rest;
+            // All see all: where a query stands among the lines does not matter, but it must be one of them.
+            for (query, output) in query.chunks(memory.lines * width).zip(output.chunks_mut(memory.lines * width)) {
+                let length = query.len() / width;
+                rows.push(AttentionRow {
+                    query,
+                    output,
+                    start: memory.lines - length,
+                    length,
+                    pages,
+                    first_position: 0,
+                });
+            }
+        }
         let options = AttentionOptions {
             heads: geometry.kv_heads,
             geometry,
             scale: (geometry.head_dim as f64).powf(-0.5) as f32,
+            is_causal: false,
             window: None,
             softcap: None,
             sinks: None,
@@ -87,8 +94,14 @@ impl CpuBackend {
     }
 
     pub(super) fn attend_memories(&self, q: &CpuTensor, memories: &[&CpuMemory], step: &CpuStep) -> Result<CpuTensor> {
-        let runs: Vec<(usize, &CpuMemory)> =
-            step.rows().zip(memories).map(|((row, _), memory)| (row.length, *memory)).collect();
+        // Hypotheses about one window read it together.
+        let mut runs: Vec<(usize, &CpuMemory)> = Vec::with_capacity(memories.len());
+        for ((row, _), memory) in step.rows().zip(memories) {
+            match runs.last_mut() {
+                Some((length, last)) if std::ptr::eq(*last, *memory) => *length += row.length,
+                _ => runs.push((row.length, memory)),
+            }
+        }
         if memories.len() != step.rows().count() {
             return Err(shape("cross_attention", format!("{} memories for other rows", memories.len())));
         }
