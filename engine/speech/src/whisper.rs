@@ -12,11 +12,14 @@ mod error;
 mod filter;
 mod guards;
 mod language;
+mod listen;
 mod load;
 mod network;
 mod options;
 mod prompt;
 mod run;
+#[cfg(test)]
+mod scripted;
 mod segments;
 mod timing;
 mod tokenizer;
