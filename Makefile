@@ -11,10 +11,10 @@ BINDINGS := $(if $(filter Linux,$(SYSTEM)),mlx)
 export PYTHON
 
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
-MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
+MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet-speech -p linnet -p linnet-parity -p linnet-gpu
 
 .PHONY: help run test lint test-metal test-models check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
-.PHONY: speech-fixtures speech-words speech-vad-weights bench-vad
+.PHONY: whisper-fixtures speech-fixtures speech-words speech-vad-weights bench-vad
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -91,6 +91,9 @@ fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the p
 
 speech-fixtures: target/venv/speech/.ready ## Make the speech fixtures again with the pinned references
 	cd tests/speech && ../../target/venv/speech/bin/python make_fixtures.py
+
+whisper-fixtures: target/venv/speech/.ready ## Make the parity fixtures of Whisper again with the pinned reference
+	cd tests/parity/whisper && ../../../target/venv/speech/bin/python make.py
 
 speech-words: target/venv/speech/.ready ## Make the lists of common words again
 	cd tests/speech && ../../target/venv/speech/bin/python make_words.py
