@@ -3,7 +3,11 @@
 #![allow(unsafe_code)]
 
 mod checks;
+mod cross;
+#[cfg(test)]
+mod cross_tests;
 mod join;
+mod lines;
 mod plan;
 mod row_group;
 mod scalar;
@@ -15,6 +19,10 @@ mod tile;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use checks::AttentionError;
+pub use cross::{
+    CrossAttentionError, CrossMemory, CrossRow, MemoryFormat, cross_attention, cross_scores, full_attention,
+};
+pub use lines::HeadLayout;
 
 use self::{
     plan::{RowShape, Task, plan},

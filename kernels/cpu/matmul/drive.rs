@@ -47,6 +47,17 @@ pub(crate) struct Item<'a> {
     pub(crate) output: &'a mut [f32],
     pub(crate) bias: Option<&'a [f32]>,
     pub(crate) accumulate: bool,
+    /// Applied after the bias.
+    pub(crate) activation: Activation,
+}
+
+/// Rows of activations, all as long as the weights have columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) count: usize,
+    /// From the start of one row to the next.
+    pub(crate) stride: usize,
 }
 
 /// The output of an item, written by many threads at places that do not overlap.
@@ -62,6 +73,7 @@ struct Plan<'a> {
     target: Target,
     bias: Option<&'a [f32]>,
     accumulate: bool,
+    activation: Activation,
     stream: bool,
     row_block: usize,
     /// Tiles or panels of the item, and of one task.
@@ -76,6 +88,8 @@ struct Region<'a> {
     precision: Precision,
     x: &'a [f32],
     rows: usize,
+    /// From the start of one row of `x` to the next.
+    stride: usize,
     columns: usize,
     quantized: Vec<QuantizedActivations>,
 }
@@ -91,20 +105,16 @@ pub(crate) fn lanes_of(matrix: &Matrix) -> usize {
 /// Computes all items in one parallel region (and one before it to quantize many rows).
 ///
 /// # Safety
-/// The instruction set of `K` must be available. All matrices have tiles of `K::LANES` rows and as many columns as a
-/// row of `x`; `x` and the outputs hold `rows` rows; biases have the length of a row of their output.
-pub(crate) unsafe fn run<K: Kernels>(
-    context: &Context,
-    precision: Precision,
-    x: &[f32],
-    rows: usize,
-    items: &mut [Item<'_>],
-) {
+/// The instruction set of `K` must be available. All matrices have tiles of `K::LANES` rows and as many columns as each
+/// other; the rows and the outputs hold as many rows; biases have the length of a row of their output. Rows that are not
+/// one behind the other go only to dense matrices.
+pub(crate) unsafe fn run<K: Kernels>(context: &Context, precision: Precision, rows: Rows<'_>, items: &mut [Item<'_>]) {
     let Some(columns) = items.first().map(|item| item.weight.in_features()) else { return };
-    if rows == 0 {
+    if rows.count == 0 {
         return;
     }
-    let mut region = Region { precision, x, rows, columns, quantized: Vec::new() };
+    let Rows { x, count, stride } = rows;
+    let mut region = Region { precision, x, rows: count, stride, columns, quantized: Vec::new() };
     for item in items.iter() {
         for matrix in item.gate.map(|(gate, _)| gate).into_iter().chain([item.weight]) {
             if let Some(layout) = region.integer_layout(matrix)
@@ -235,8 +245,21 @@ impl<'a> Plan<'a> {
         };
         let tasks = region.rows.div_ceil(row_block) * units.div_ceil(units_per_task);
         let target = Target(item.output.as_mut_ptr());
-        let (bias, accumulate) = (item.bias, item.accumulate);
-        Self { weight, gate, target, bias, accumulate, stream, row_block, units, units_per_task, first_task, tasks }
+        let (bias, accumulate, activation) = (item.bias, item.accumulate, item.activation);
+        Self {
+            weight,
+            gate,
+            target,
+            bias,
+            accumulate,
+            activation,
+            stream,
+            row_block,
+            units,
+            units_per_task,
+            first_task,
+            tasks,
+        }
     }
 
     /// Runs one task of the plan.
@@ -335,7 +358,7 @@ impl<'a> Plan<'a> {
         first_row: usize,
         rows: usize,
         first: usize,
-        values: *const f32,
+        values: *mut f32,
         stride: usize,
         columns: usize,
     ) {
@@ -344,8 +367,17 @@ impl<'a> Plan<'a> {
             return;
         }
         let count = columns.min(outputs - first);
-        // SAFETY: the rows and columns lie within the output; no other task writes these elements.
+        let mut bias = self.bias.map(|bias| &bias[first..first + count]);
+        // SAFETY: the rows and columns lie within the output; no other task writes these elements. The sums are this
+        // task's own.
         unsafe {
+            if self.activation != Activation::Identity {
+                for row in 0..rows {
+                    let sums = std::slice::from_raw_parts_mut(values.add(row * stride), count);
+                    K::activate(self.activation, sums, bias);
+                }
+                bias = None;
+            }
             K::finish(&Finish {
                 values,
                 stride,
@@ -353,7 +385,7 @@ impl<'a> Plan<'a> {
                 rows,
                 output: self.target.0.add(first_row * outputs + first),
                 output_stride: outputs,
-                bias: self.bias.map(|bias| &bias[first..first + count]),
+                bias,
                 accumulate: self.accumulate,
             });
         }
@@ -588,8 +620,8 @@ unsafe fn pass_f32<K: Kernels>(
                 let arguments = PanelF32 {
                     weights,
                     columns,
-                    x: region.x[(first_row + row) * region.columns + column..].as_ptr(),
-                    stride: region.columns,
+                    x: region.x[(first_row + row) * region.stride + column..].as_ptr(),
+                    stride: region.stride,
                     out: out.add(row * K::TILES * K::LANES),
                 };
                 row += K::panel_f32(&arguments, rows - row);

@@ -1,18 +1,18 @@
 //! The plain version of every product: the readable reference that all others are tested against.
 
 use super::{
-    drive::Item,
+    drive::{Item, Rows},
     layout::TileLayout,
     matrix::{Format, scale_and_bias},
 };
 use crate::{Matrix, Precision};
 
 /// Computes one item row by row.
-pub(crate) fn run(item: &mut Item<'_>, precision: Precision, x: &[f32]) {
+pub(crate) fn run(item: &mut Item<'_>, precision: Precision, rows: Rows<'_>) {
     let outputs = item.weight.out_features();
     let (mut result, mut gate_result) = (vec![0.0; outputs], vec![0.0; outputs]);
-    let rows = x.chunks_exact(item.weight.in_features()).zip(item.output.chunks_exact_mut(outputs));
-    for (x, output) in rows {
+    for (row, output) in item.output.chunks_exact_mut(outputs).enumerate() {
+        let x = &rows.x[row * rows.stride..][..item.weight.in_features()];
         product(precision, item.weight, x, &mut result);
         if let Some((gate, activation)) = item.gate {
             product(precision, gate, x, &mut gate_result);
@@ -21,7 +21,7 @@ pub(crate) fn run(item: &mut Item<'_>, precision: Precision, x: &[f32]) {
             }
         }
         for (index, (target, value)) in output.iter_mut().zip(&result).enumerate() {
-            let value = value + item.bias.map_or(0.0, |bias| bias[index]);
+            let value = item.activation.apply(value + item.bias.map_or(0.0, |bias| bias[index]));
             *target = if item.accumulate { *target + value } else { value };
         }
     }

@@ -118,6 +118,8 @@ pub(crate) trait Kernels: Simd {
     unsafe fn quantize(x: &[f32], group: usize, codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]);
     /// In each of the rows of `width` sums, the first half becomes `activation(first half) * second half`.
     unsafe fn gate(activation: Activation, rows: &mut [f32], width: usize);
+    /// `sums = activation(sums + bias)`, of one length.
+    unsafe fn activate(activation: Activation, sums: &mut [f32], bias: Option<&[f32]>);
     unsafe fn finish(arguments: &Finish<'_>);
 }
 
@@ -227,6 +229,12 @@ macro_rules! compile_kernels {
                     // SAFETY: as above; the vector type is one of this instruction set.
                     unsafe { crate::activation::gate::<$vector>(activation, gate, up) };
                 }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn activate(activation: crate::Activation, sums: &mut [f32], bias: Option<&[f32]>) {
+                // SAFETY: as above; the vector type is one of this instruction set.
+                unsafe { crate::activation::activate_with_bias::<$vector>(activation, sums, bias) }
             }
 
             #[target_feature(enable = $features)]

@@ -559,3 +559,35 @@ fn wrong_shapes_are_refused_with_figures() {
     let empty = DenseWeight { out_features: 0, in_features: 3, data: FloatSlice::F32(&[]) };
     assert!(matches!(Matrix::from_dense(&context, empty), Err(MatrixError::BadShape { .. })));
 }
+
+#[test]
+fn an_activation_follows_the_bias_and_precedes_what_the_output_holds() {
+    let mut rng = StdRng::seed_from_u64(30);
+    let (outputs, inputs) = (37, 128);
+    let weight = random(&mut rng, outputs * inputs);
+    let bytes: Vec<u8> = weight.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let sample = Sample::new(&mut rng, (outputs, inputs), 8, 32, Scales::F16, false);
+    let bias = random(&mut rng, outputs);
+    for isa in Isa::available() {
+        let context = Context::with_isa(isa, 2);
+        let dense = DenseWeight { out_features: outputs, in_features: inputs, data: FloatSlice::F32(&bytes) };
+        let dense = Matrix::from_dense(&context, dense).unwrap();
+        let affine = Matrix::from_affine(&context, sample.weight()).unwrap();
+        for matrix in [&dense, &affine] {
+            for rows in [1, 3, 13, 40] {
+                let x = random(&mut rng, rows * inputs);
+                let mut plain = vec![0.0; rows * outputs];
+                let product = Product::new(matrix, &mut plain).with_bias(Some(&bias));
+                matmul(&context, Precision::Fast, &x, rows, &mut [product]).unwrap();
+                let mut activated = vec![0.25; rows * outputs];
+                let product = Product::new(matrix, &mut activated).with_bias(Some(&bias));
+                let product = product.with_activation(Activation::Gelu).accumulate();
+                matmul(&context, Precision::Fast, &x, rows, &mut [product]).unwrap();
+                for (plain, activated) in plain.iter().zip(&activated) {
+                    let expected = Activation::Gelu.apply(*plain) + 0.25;
+                    assert!((activated - expected).abs() < 2e-6 * expected.abs().max(1.0), "{isa:?} {rows} rows");
+                }
+            }
+        }
+    }
+}
