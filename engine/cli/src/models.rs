@@ -1,6 +1,7 @@
 //! Which model is meant, and loading it.
 
 use anyhow::Context;
+use linnet_models::WHISPER_MODEL_TYPE;
 use linnet_library::{LibraryError, ModelEntry, STARTER, STARTER_NAME, Store};
 use linnet_runtime::{BackendChoice, EngineOptions, KvQuantization, LoadOptions, LoadedModel, load_model};
 
@@ -18,6 +19,19 @@ pub(crate) enum ChoiceError {
     /// The starter was asked for and is not there.
     #[error("the starter model is not installed; fetch it with `linnet pull starter`")]
     NoStarter,
+    /// A speech model where a text model is meant.
+    #[error("\"{0}\" is a speech model; use `linnet transcribe` or `linnet listen` with it, or name a text model")]
+    Speech(String),
+    /// A text model where a speech model is meant.
+    #[error("\"{0}\" is a text model; name a speech model, or fetch one with `linnet pull whisper-tiny.en`")]
+    Text(String),
+    /// There is no speech model.
+    #[error("no speech model is installed yet; fetch one with `linnet pull whisper-tiny.en`, or `whisper-base` for more \
+             languages")]
+    NoSpeech,
+    /// There are several speech models and none was named.
+    #[error("several speech models are installed and none was named; name one of: {}", .0.join(", "))]
+    SeveralSpeech(Vec<String>),
     /// The model is there but cannot be used.
     #[error("\"{name}\" cannot be used: {problem}")]
     Unusable {
@@ -38,15 +52,34 @@ pub(crate) fn find(store: &Store, name: Option<&str>) -> anyhow::Result<ModelEnt
         Some(name) => store.find(name)?,
         None => choose(store.list()?)?,
     };
+    if is_speech(&entry) {
+        return Err(ChoiceError::Speech(entry.name).into());
+    }
     match entry.problem {
         Some(problem) => Err(ChoiceError::Unusable { name: entry.name, problem }.into()),
         None => Ok(entry),
     }
 }
 
-/// The default model: the only usable one, else the starter.
+/// The model of that name, whatever it does.
+pub(crate) fn find_any(store: &Store, name: &str) -> anyhow::Result<ModelEntry> {
+    match find(store, Some(name)) {
+        Err(error) if matches!(error.downcast_ref(), Some(ChoiceError::Speech(_))) => {
+            crate::speech::find(store, Some(name))
+        }
+        other => other,
+    }
+}
+
+/// Whether a model makes text of speech.
+pub(crate) fn is_speech(entry: &ModelEntry) -> bool {
+    entry.architecture.as_deref() == Some(WHISPER_MODEL_TYPE)
+}
+
+/// The default model: the only usable one, else the starter. Speech models are not meant.
 pub(crate) fn choose(entries: Vec<ModelEntry>) -> Result<ModelEntry, ChoiceError> {
-    let mut usable: Vec<ModelEntry> = entries.into_iter().filter(|entry| entry.problem.is_none()).collect();
+    let is_meant = |entry: &ModelEntry| entry.problem.is_none() && !is_speech(entry);
+    let mut usable: Vec<ModelEntry> = entries.into_iter().filter(is_meant).collect();
     let index = match usable.as_slice() {
         [] => return Err(ChoiceError::None),
         [_] => Some(0),

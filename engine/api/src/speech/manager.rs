@@ -117,6 +117,33 @@ impl SpeechManager {
         Ok((id, engine))
     }
 
+    /// Keeps a model in memory, loading it in the background if need be, or no longer.
+    ///
+    /// # Errors
+    /// When there is no such model.
+    pub async fn pin(&self, name: &str, pinned: bool) -> Result<ModelCard, ApiError> {
+        let (id, engine) = self.engine(Some(name)).await?;
+        engine.pin(pinned);
+        self.card(Some(&id)).await
+    }
+
+    /// Loads a model in the background.
+    pub(crate) async fn load(&self, name: &str) -> Result<ModelCard, ApiError> {
+        let (id, engine) = self.engine(Some(name)).await?;
+        drop(engine.hold());
+        self.card(Some(&id)).await
+    }
+
+    /// Takes a model out of memory.
+    pub(crate) async fn unload(&self, name: &str) -> Result<ModelCard, ApiError> {
+        let (id, engine) = self.engine(Some(name)).await?;
+        if !engine.unload() {
+            let ModelCard { facts, residency } = self.card(Some(&id)).await?;
+            return Err(ApiError::ModelInUse { model: facts.id, requests: residency.requests });
+        }
+        self.card(Some(&id)).await
+    }
+
     /// What every model that was used is doing.
     #[must_use]
     pub fn statuses(&self) -> Vec<(String, SpeechStatus)> {
