@@ -105,7 +105,7 @@ fn server_with(options: ServerOptions, idle: Duration) -> Server {
     let script = Arc::new(Script::default());
     let source = Arc::new(Source(Arc::clone(&script)));
     let speech = SpeechManager::new(source, SpeechEngineOptions::default(), idle).unwrap();
-    let (model, _) = served(MODEL, ScriptedModel::default());
+    let (model, _) = served(MODEL, ScriptedModel::noise());
     let provider = Arc::new(SingleModel::new(model, 1_700_000_000));
     let mut harness = Harness::with_provider(provider.clone(), options.clone());
     harness.state = ApiState::with_speech(options, provider, Some(Arc::clone(&speech)));
@@ -292,7 +292,7 @@ async fn bad_requests_get_an_error_with_status_code_and_remedy() {
 
 #[tokio::test]
 async fn without_speech_models_the_routes_say_how_to_get_one() {
-    let harness = Harness::new(ScriptedModel::default());
+    let harness = Harness::new(ScriptedModel::noise());
     let answer = harness.send(form("/v1/audio/transcriptions", &clip("jfk"), &[])).await;
     assert_eq!(answer.json()["error"]["code"], "no_speech_model");
     assert!(answer.message().contains("linnet pull whisper-tiny.en"));
