@@ -1,8 +1,7 @@
 //! Which model is meant, and loading it.
 
 use anyhow::Context;
-use linnet_models::WHISPER_MODEL_TYPE;
-use linnet_library::{LibraryError, ModelEntry, STARTER, STARTER_NAME, Store};
+use linnet_library::{LibraryError, ModelEntry, ModelKind, STARTER, STARTER_NAME, Store};
 use linnet_runtime::{BackendChoice, EngineOptions, KvQuantization, LoadOptions, LoadedModel, load_model};
 
 use crate::units;
@@ -73,7 +72,7 @@ pub(crate) fn find_any(store: &Store, name: &str) -> anyhow::Result<ModelEntry> 
 
 /// Whether a model makes text of speech.
 pub(crate) fn is_speech(entry: &ModelEntry) -> bool {
-    entry.architecture.as_deref() == Some(WHISPER_MODEL_TYPE)
+    entry.kind == ModelKind::Speech
 }
 
 /// The default model: the only usable one, else the starter. Speech models are not meant.
@@ -157,6 +156,7 @@ mod tests {
         ModelEntry {
             name: name.into(),
             path: PathBuf::new(),
+            kind: ModelKind::Text,
             architecture: None,
             parameters: None,
             size_on_disk: 0,
@@ -176,6 +176,9 @@ mod tests {
         assert_eq!(chosen(vec![entry("a", None), entry("b", Some("broken"))]), Ok("a".into()));
         assert_eq!(chosen(vec![entry("a", Some("broken"))]), Err(ChoiceError::None));
         assert_eq!(chosen(vec![entry("a", None), entry(STARTER_NAME, None)]), Ok(STARTER_NAME.into()));
+        let hears = ModelEntry { kind: ModelKind::Speech, ..entry("w", None) };
+        assert_eq!(chosen(vec![entry("a", None), hears.clone()]), Ok("a".into()), "speech models do not chat");
+        assert_eq!(chosen(vec![hears]), Err(ChoiceError::None));
         let several = Err(ChoiceError::Several(vec!["a".into(), "b".into()]));
         assert_eq!(chosen(vec![entry("a", None), entry("b", None)]), several);
     }

@@ -125,13 +125,15 @@ fn language(text: &str) -> Result<Language, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linnet_library::ModelKind;
     use std::path::PathBuf;
 
-    fn entry(name: &str, architecture: &str) -> ModelEntry {
+    fn entry(name: &str, kind: ModelKind) -> ModelEntry {
         ModelEntry {
             name: name.into(),
             path: PathBuf::new(),
-            architecture: Some(architecture.into()),
+            kind,
+            architecture: None,
             parameters: None,
             size_on_disk: 0,
             quantization: None,
@@ -146,11 +148,11 @@ mod tests {
     #[test]
     fn the_default_is_the_only_speech_model_or_the_best_known() {
         let chosen = |entries: Vec<ModelEntry>| choose(entries).map(|entry| entry.name);
-        assert_eq!(chosen(vec![entry("chat", "llama")]), Err(ChoiceError::NoSpeech));
-        assert_eq!(chosen(vec![entry("chat", "llama"), entry("tiny", "whisper")]), Ok("tiny".into()));
-        let two = vec![entry("openai/whisper-tiny.en", "whisper"), entry("openai/whisper-base", "whisper")];
+        assert_eq!(chosen(vec![entry("chat", ModelKind::Text)]), Err(ChoiceError::NoSpeech));
+        assert_eq!(chosen(vec![entry("chat", ModelKind::Text), entry("tiny", ModelKind::Speech)]), Ok("tiny".into()));
+        let two = vec![entry("openai/whisper-tiny.en", ModelKind::Speech), entry("openai/whisper-base", ModelKind::Speech)];
         assert_eq!(chosen(two), Ok("openai/whisper-base".into()));
-        let unknown = vec![entry("a", "whisper"), entry("b", "whisper")];
+        let unknown = vec![entry("a", ModelKind::Speech), entry("b", ModelKind::Speech)];
         assert_eq!(chosen(unknown), Err(ChoiceError::SeveralSpeech(vec!["a".into(), "b".into()])));
     }
 }

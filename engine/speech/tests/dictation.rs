@@ -20,7 +20,8 @@ use sounds::{at_level, breathing, fan, level, music, room, typing, white};
 const RATE: usize = 16_000;
 
 fn model() -> Transcriber {
-    let folder = PathBuf::from(std::env::var("LINNET_WHISPER_TINY_EN").expect("LINNET_WHISPER_TINY_EN names no folder"));
+    let folder =
+        PathBuf::from(std::env::var("LINNET_WHISPER_TINY_EN").expect("LINNET_WHISPER_TINY_EN names no folder"));
     Transcriber::new(load_network(&folder, &NetworkOptions::default()).unwrap(), &folder).unwrap()
 }
 
@@ -88,7 +89,8 @@ fn word_errors(said: &str, heard: &str) -> f64 {
     row[heard.len()] as f64 / said.len() as f64
 }
 
-const JFK: &str = "And so my fellow Americans ask not what your country can do for you ask what you can do for your country";
+const JFK: &str =
+    "And so my fellow Americans ask not what your country can do for you ask what you can do for your country";
 
 #[test]
 #[ignore = "needs whisper-tiny.en: make test-speech"]
@@ -199,7 +201,9 @@ fn zeros_before_and_in_the_middle_of_speech_lose_no_words() {
 #[ignore = "needs whisper-tiny.en: make test-speech"]
 fn a_take_of_62_seconds_gives_the_text_of_the_batch_and_committed_words_never_change() {
     let mut speech = Vec::new();
-    for name in ["librivox-0870", "jfk", "librivox-0880", "librivox-0890", "librivox-0920", "jfk", "librivox-0930", "jfk"] {
+    for name in
+        ["librivox-0870", "jfk", "librivox-0880", "librivox-0890", "librivox-0920", "jfk", "librivox-0930", "jfk"]
+    {
         speech.extend(clip(name));
         speech.extend(at_level(room(RATE * 4 / 10), -62.0));
     }

@@ -348,7 +348,10 @@ async fn a_session_takes_pieces_of_any_kind_and_gives_the_text() {
     assert_eq!((&state["state"], &state["text"]["committed"]), (&json!("finished"), &json!(text)));
 
     for answer in [server.send(&id, "audio/pcm", quiet(1)).await, server.finish(&id).await] {
-        assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (StatusCode::CONFLICT, Some("session_finished")));
+        assert_eq!(
+            (answer.status, answer.json()["error"]["code"].as_str()),
+            (StatusCode::CONFLICT, Some("session_finished"))
+        );
     }
     let path = format!("/v1/audio/sessions/{id}");
     assert_eq!(server.harness.send(request(Method::DELETE, &path, Body::empty())).await.status, StatusCode::NO_CONTENT);

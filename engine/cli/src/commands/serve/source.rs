@@ -3,9 +3,14 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+<<<<<<< HEAD
 use linnet_api::{ApiError, ModelFacts, ModelKind, ModelSource, SamplingOverrides, ServedModel, SpeechSource};
 use linnet_kernels::CoreTurns;
 use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
+=======
+use linnet_api::{ApiError, ModelFacts, ModelSource, SamplingOverrides, ServedModel};
+use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
+>>>>>>> ready-wimport
 use linnet_runtime::ssd::SsdTier;
 use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
 
