@@ -25,8 +25,10 @@ pub(crate) enum ChoiceError {
     #[error("\"{0}\" is a text model; name a speech model, or fetch one with `linnet pull whisper-tiny.en`")]
     Text(String),
     /// There is no speech model.
-    #[error("no speech model is installed yet; fetch one with `linnet pull whisper-tiny.en`, or `whisper-base` for more \
-             languages")]
+    #[error(
+        "no speech model is installed yet; fetch one with `linnet pull whisper-tiny.en`, or `whisper-base` for more \
+             languages"
+    )]
     NoSpeech,
     /// There are several speech models and none was named.
     #[error("several speech models are installed and none was named; name one of: {}", .0.join(", "))]

@@ -150,7 +150,8 @@ mod tests {
         let chosen = |entries: Vec<ModelEntry>| choose(entries).map(|entry| entry.name);
         assert_eq!(chosen(vec![entry("chat", ModelKind::Text)]), Err(ChoiceError::NoSpeech));
         assert_eq!(chosen(vec![entry("chat", ModelKind::Text), entry("tiny", ModelKind::Speech)]), Ok("tiny".into()));
-        let two = vec![entry("openai/whisper-tiny.en", ModelKind::Speech), entry("openai/whisper-base", ModelKind::Speech)];
+        let two =
+            vec![entry("openai/whisper-tiny.en", ModelKind::Speech), entry("openai/whisper-base", ModelKind::Speech)];
         assert_eq!(chosen(two), Ok("openai/whisper-base".into()));
         let unknown = vec![entry("a", ModelKind::Speech), entry("b", ModelKind::Speech)];
         assert_eq!(chosen(unknown), Err(ChoiceError::SeveralSpeech(vec!["a".into(), "b".into()])));

@@ -19,9 +19,11 @@ use sounds::{at_level, breathing, fan, level, music, room, typing, white};
 
 const RATE: usize = 16_000;
 
+/// Makes so many samples of a sound.
+type Maker = fn(usize) -> Vec<f32>;
+
 fn model() -> Transcriber {
-    let folder =
-        PathBuf::from(std::env::var("LINNET_WHISPER_TINY_EN").expect("LINNET_WHISPER_TINY_EN names no folder"));
+    let folder = PathBuf::from(std::env::var("LINNET_WHISPER_TINY_EN").unwrap());
     Transcriber::new(load_network(&folder, &NetworkOptions::default()).unwrap(), &folder).unwrap()
 }
 
@@ -98,7 +100,7 @@ fn silence_noise_fan_music_breathing_and_typing_insert_nothing() {
     let mut model = model();
     let zeros = vec![0.0; 5 * RATE];
     assert_eq!(live(&mut model, &zeros), "");
-    let makers: [(&str, fn(usize) -> Vec<f32>); 6] =
+    let makers: [(&str, Maker); 6] =
         [("hiss", white), ("room", room), ("fan", fan), ("music", music), ("breathing", breathing), ("typing", typing)];
     for (name, make) in makers {
         for dbfs in [-60.0, -40.0, -25.0] {
@@ -173,7 +175,7 @@ fn long_audio_that_repeats_itself_does_not_loop() {
 #[ignore = "needs whisper-tiny.en: make test-speech"]
 fn noise_after_speech_adds_no_words_and_no_brackets() {
     let mut model = model();
-    for make in [room as fn(usize) -> Vec<f32>, music, typing, breathing] {
+    for make in [room as Maker, music, typing, breathing] {
         let mut sound = clip("jfk");
         sound.extend(at_level(make(8 * RATE), -38.0));
         let text = live(&mut model, &sound);

@@ -188,12 +188,7 @@ struct Screen {
 
 impl Screen {
     fn new() -> Self {
-        Self {
-            written: 0,
-            line: String::new(),
-            tail: String::new(),
-            is_terminal: std::io::stdout().is_terminal(),
-        }
+        Self { written: 0, line: String::new(), tail: String::new(), is_terminal: std::io::stdout().is_terminal() }
     }
 
     fn show(&mut self, committed: &str, tail: &str) -> anyhow::Result<()> {

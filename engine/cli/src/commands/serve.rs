@@ -12,12 +12,8 @@ use linnet_api::{
     ApiState, DEFAULT_PORT, MemoryMeter, ModelManager, ModelProvider, ResidencyOptions, ServerOptions, SpeechManager,
     SystemMemory,
 };
-<<<<<<< HEAD
 use linnet_kernels::CoreTurns;
 use linnet_library::{ModelEntry, Store};
-=======
-use linnet_library::{ModelEntry, Store};
->>>>>>> ready-wimport
 use linnet_runtime::EngineOptions;
 use linnet_runtime::ssd::SsdTier;
 use linnet_speech::SpeechEngineOptions;

@@ -37,7 +37,8 @@ impl Microphone {
             None => host.default_input_device().context("this machine has no microphone")?,
         };
         let name = name_of(&device);
-        let config = device.default_input_config().with_context(|| format!("the microphone \"{name}\" cannot be used"))?;
+        let config =
+            device.default_input_config().with_context(|| format!("the microphone \"{name}\" cannot be used"))?;
         let format = PcmFormat { rate: config.sample_rate(), channels: config.channels(), ..PcmFormat::default() };
         let stream = build(&device, &config, sender).with_context(|| {
             format!("the microphone \"{name}\" cannot be opened; is it plugged in, and may the terminal use it?")

@@ -3,14 +3,9 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-<<<<<<< HEAD
 use linnet_api::{ApiError, ModelFacts, ModelKind, ModelSource, SamplingOverrides, ServedModel, SpeechSource};
 use linnet_kernels::CoreTurns;
 use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
-=======
-use linnet_api::{ApiError, ModelFacts, ModelSource, SamplingOverrides, ServedModel};
-use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
->>>>>>> ready-wimport
 use linnet_runtime::ssd::SsdTier;
 use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
 
@@ -126,7 +121,10 @@ impl SpeechSource for SpeechStoreSource {
             return speech::choose(self.source.entries()?).map(facts).map_err(|error| match error {
                 ChoiceError::SeveralSpeech(names) => ApiError::InvalidField {
                     field: "model".to_owned(),
-                    problem: format!("several speech models are installed, so the request must name one of: {}", names.join(", ")),
+                    problem: format!(
+                        "several speech models are installed, so the request must name one of: {}",
+                        names.join(", ")
+                    ),
                 },
                 _ => ApiError::NoSpeechModel,
             });

@@ -177,8 +177,12 @@ mod tests {
     #[test]
     fn a_transcript_comes_back_as_it_was_and_a_line_that_was_cut_off_is_left_out() {
         let word = TranscriptWord { word: " hé".into(), start: 0.25, end: 0.5, probability: 0.75 };
-        let segment =
-            TranscriptSegment { text: " hé".into(), tokens: vec![1, 2], words: vec![word], ..TranscriptSegment::default() };
+        let segment = TranscriptSegment {
+            text: " hé".into(),
+            tokens: vec![1, 2],
+            words: vec![word],
+            ..TranscriptSegment::default()
+        };
         let transcript =
             Transcript { language: "fr".into(), language_probability: 0.5, duration: 2.0, segments: vec![segment] };
         let home = tempfile::tempdir().unwrap();
