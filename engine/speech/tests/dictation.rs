@@ -54,12 +54,14 @@ fn work_through(session: &mut DictationSession, model: &mut Transcriber) {
     }
 }
 
-/// The text of samples, as a live session with partial text gives it in pieces of 100 ms.
+/// The text of samples that come in pieces of 100 ms, with a recogniser that gets round to it every 1.6 s.
 fn dictated(model: &mut Transcriber, samples: &[f32], options: SessionOptions) -> String {
     let mut session = session(options);
-    for piece in samples.chunks(RATE / 10) {
+    for (index, piece) in samples.chunks(RATE / 10).enumerate() {
         session.push(piece).unwrap();
-        work_through(&mut session, model);
+        if index % 16 == 15 {
+            work_through(&mut session, model);
+        }
     }
     session.finish().unwrap();
     work_through(&mut session, model);
@@ -223,8 +225,12 @@ fn a_take_of_62_seconds_gives_the_text_of_the_batch_and_committed_words_never_ch
 
     let mut live = session(options(WindowOptions::LIVE, true));
     let (mut committed, mut grown) = (String::new(), 0);
-    for piece in speech.chunks(RATE / 10) {
+    for (index, piece) in speech.chunks(RATE / 10).enumerate() {
         live.push(piece).unwrap();
+        // The recogniser takes its time.
+        if index % 12 != 11 {
+            continue;
+        }
         work_through(&mut live, &mut model);
         let text = live.text().committed;
         assert!(text.starts_with(&committed), "{committed:?} became {text:?}");
@@ -234,6 +240,6 @@ fn a_take_of_62_seconds_gives_the_text_of_the_batch_and_committed_words_never_ch
     live.finish().unwrap();
     work_through(&mut live, &mut model);
     assert!(live.text().committed.starts_with(&committed));
-    assert!(grown > 20, "text was committed {grown} times while it was spoken");
+    assert!(grown > 10, "text was committed {grown} times while it was spoken");
     assert_eq!(live.text().committed, expected);
 }

@@ -242,6 +242,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[expect(clippy::needless_pass_by_value, reason = "json! reads best by value")]
     fn read(body: Value) -> Result<TranscriptionRequest, ApiError> {
         TranscriptionRequest::from_json(&body, Task::Transcribe)
     }

@@ -256,6 +256,9 @@ async fn base64_and_data_urls_do_as_a_file() {
     }
 }
 
+/// A file, fields, and the status, code and words of the refusal.
+type Refusal = (Vec<u8>, Vec<(&'static str, &'static str)>, u16, &'static str, &'static str);
+
 #[tokio::test]
 async fn bad_requests_get_an_error_with_status_code_and_remedy() {
     let server = server_with(
@@ -263,7 +266,7 @@ async fn bad_requests_get_an_error_with_status_code_and_remedy() {
         SpeechManager::DEFAULT_SESSION_IDLE,
     );
     let jfk = clip("jfk");
-    let cases: Vec<(Vec<u8>, Vec<(&str, &str)>, u16, &str, &str)> = vec![
+    let cases: Vec<Refusal> = vec![
         (b"this is text".to_vec(), vec![], 400, "invalid_audio", "not an audio file"),
         (Vec::new(), vec![], 400, "invalid_value", "is empty"),
         (wav(&quiet(1)[..400]), vec![], 400, "invalid_value", "at least 0.1 s"),

@@ -82,7 +82,7 @@ where
 {
     let errors = sender.clone();
     device.build_input_stream(
-        config.clone().into(),
+        (*config).into(),
         move |data: &[S], _| {
             // Nobody listens any more when the loop has ended.
             let _ = sender.send(Heard::Samples(data.iter().map(|&sample| f32::from_sample_(sample)).collect()));

@@ -8,7 +8,6 @@ use linnet_kernels::CoreTurns;
 use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
 use linnet_runtime::ssd::SsdTier;
 use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
-
 use linnet_speech::{NetworkOptions, Recognizer, SpeechError};
 
 use crate::models::{self, ChoiceError, RunArguments, is_speech};
