@@ -8,8 +8,8 @@ use std::{hint::black_box, time::Instant};
 
 use linnet_kernels::{
     Activation, AffineWeight, Context, Convolution1d, ConvolutionWeight, CrossMemory, CrossRow, DenseWeight,
-    FloatSlice, HeadLayout, Matrix, MemoryFormat, Precision, Product, conv1d, cross_attention, cross_scores,
-    full_attention, layer_norm, matmul,
+    FloatSlice, HeadLayout, Matrix, MemoryFormat, Precision, Product, coarse_full_attention, conv1d, cross_attention,
+    cross_scores, full_attention, layer_norm, matmul,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -178,6 +178,11 @@ fn encoder(context: &Context, width: usize, layers: usize) -> Result<(), Failure
     })?;
     total += seconds.0 * layers as f64;
     report("attention of 1500 over 1500", seconds, 2.0 * (POSITIONS * POSITIONS * width) as f64, "GMAC/s");
+    let coarse = time(|| {
+        let (query, keys, values) = (&x[..lines], &x[lines..2 * lines], &x[2 * lines..3 * lines]);
+        Ok(coarse_full_attention(context, layout, scale, query, keys, values, &mut out[..lines])?)
+    })?;
+    report("the same, coarse", coarse, 2.0 * (POSITIONS * POSITIONS * width) as f64, "GMAC/s");
     let seconds = time(|| {
         layer_norm(context, &x[..lines], width, Some(&bias[..width]), Some(&bias[..width]), 1e-5, &mut out[..lines]);
         Ok(())
