@@ -7,19 +7,20 @@
 // Rows and vectors index several register arrays at once; iterators would hide which.
 #![allow(clippy::needless_range_loop)]
 
-use std::arch::x86_64::{
-    __m512, __m512bh, _mm256_storeu_si256, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+use std::{
+    arch::x86_64::{
+        __m256bh, __m256i, __m512, __m512bh, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT,
+        _mm256_storeu_si256, _mm512_add_ps, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+        _mm512_loadu_si512, _mm512_max_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps,
+        _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
+    },
+    f32::consts::LOG2_E,
 };
 
 use half::bf16;
 
 use super::lines::{HeadLayout, Line, Parts, each_task, transpose};
-use crate::{
-    Context, Isa, PAGE_TOKENS,
-    convert::f32_to_bf16,
-    simd::{ExpConstants, F32x16, Vector, exp},
-};
+use crate::{Context, Isa, PAGE_TOKENS, convert::f32_to_bf16};
 
 /// f32 lanes of a vector.
 const LANES: usize = 16;
@@ -30,6 +31,13 @@ const TILE_VECTORS: usize = PAGE_TOKENS / LANES;
 /// Tokens whose scores are held at once.
 const BLOCK_TOKENS: usize = 256;
 const BLOCK_PAGES: usize = BLOCK_TOKENS / PAGE_TOKENS;
+
+/// Below every score: what a page holds beyond the last token.
+const UNSEEN: f32 = -1e30;
+/// Rounds to nearest, ties to even.
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+/// The coefficients of [`power_of_e`]'s polynomial, from the constant on.
+const POWER_OF_TWO: [f32; 4] = [0.9999246, 0.6931367, 0.2426395, 0.0558383];
 
 /// Whether this machine and these heads can be computed here.
 pub(super) fn fits(isa: Isa, layout: HeadLayout) -> bool {
@@ -72,7 +80,7 @@ pub(super) unsafe fn attend(
     let packed: *const u32 = buffer.as_ptr().cast();
     // SAFETY: the buffer holds as many pairs, all written, and is not written again before the last task is done.
     let packed = unsafe { std::slice::from_raw_parts(packed, buffer.len()) };
-    each_task(ctx, &[(layout.heads, lines.len(), count * layout.width())], Work::default, &|_, head, range, work| {
+    each_task(ctx, &[(layout.heads, lines.len(), count * layout.width())], Work::default, |_, head, range, work| {
         let pages = &packed[head * pages * page_pairs(layout)..][..pages * page_pairs(layout)];
         // SAFETY: the caller's promise; each task has its own heads of its own lines.
         unsafe { task(layout, scale, pages, count, head, &lines[range], work) };
@@ -200,30 +208,29 @@ unsafe fn tile_of<const M: usize>(layout: HeadLayout, pages: &[u32], tokens: usi
                 }
             }
         }
-        let constants = ExpConstants::<F32x16>::new();
         let mut factors = [0.0f32; M];
         for (row, factor) in factors.iter_mut().enumerate() {
             let scores = &mut work.scores[row * BLOCK_TOKENS..][..padded];
-            scores[tokens..].fill(f32::NEG_INFINITY);
-            let mut largest = F32x16::splat(f32::NEG_INFINITY);
+            scores[tokens..].fill(UNSEEN);
+            let mut largest = _mm512_set1_ps(UNSEEN);
             for chunk in scores.chunks_exact(LANES) {
-                largest = F32x16::load(chunk.as_ptr()).max(largest);
+                // A NaN need not survive here: its own weight is one.
+                largest = _mm512_max_ps(largest, _mm512_loadu_ps(chunk.as_ptr()));
             }
-            let (before, largest) = (work.maxima[first + row], largest.reduce_max());
-            let maximum = if largest > before || largest.is_nan() { largest } else { before };
+            let (before, largest) = (work.maxima[first + row], _mm512_reduce_max_ps(largest));
+            let maximum = if largest > before { largest } else { before };
             *factor = (before - maximum).exp();
-            let (mut sum, subtract) = (F32x16::splat(0.0), F32x16::splat(maximum));
+            let (mut sum, subtract) = (_mm512_setzero_ps(), _mm512_set1_ps(-maximum * LOG2_E));
             let weights = &mut work.weights[row * BLOCK_TOKENS..][..padded];
-            for (chunk, weights) in scores.chunks_exact_mut(LANES).zip(weights.chunks_exact_mut(LANES)) {
-                let weight = exp(F32x16::load(chunk.as_ptr()).sub(subtract), &constants);
-                sum = sum.add(weight);
-                weight.store(chunk.as_mut_ptr());
-                let rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(chunk.as_ptr()));
+            for (chunk, weights) in scores.chunks_exact(LANES).zip(weights.chunks_exact_mut(LANES)) {
+                let weight = power_of_e(_mm512_loadu_ps(chunk.as_ptr()), subtract);
+                sum = _mm512_add_ps(sum, weight);
                 // The bits of sixteen bf16.
-                _mm256_storeu_si256(weights.as_mut_ptr().cast(), std::mem::transmute(rounded));
+                let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(weight));
+                _mm256_storeu_si256(weights.as_mut_ptr().cast(), rounded);
             }
             work.maxima[first + row] = maximum;
-            work.sums[first + row] = work.sums[first + row] * *factor + sum.reduce_add();
+            work.sums[first + row] = work.sums[first + row] * *factor + _mm512_reduce_add_ps(sum);
         }
         for dim in (0..head_dim).step_by(TILE_VECTORS * LANES) {
             match (head_dim - dim) / LANES {
@@ -233,6 +240,23 @@ unsafe fn tile_of<const M: usize>(layout: HeadLayout, pages: &[u32], tokens: usi
                 _ => values::<M, TILE_VECTORS>(layout, pages, dim, first, &factors, work),
             }
         }
+    }
+}
+
+/// `e^x 2^exponent` to 1.1e-4, a fortieth of a bf16's own rounding. The polynomial interpolates `2^r` at the four Chebyshev
+/// points of `|r| <= 1/2`.
+#[inline(always)]
+unsafe fn power_of_e(x: __m512, exponent: __m512) -> __m512 {
+    // SAFETY: the instruction set is the caller's promise.
+    unsafe {
+        let exponent = _mm512_fmadd_ps(x, _mm512_set1_ps(LOG2_E), exponent);
+        let whole = _mm512_roundscale_ps::<NEAREST>(exponent);
+        let rest = _mm512_sub_ps(exponent, whole);
+        let [constant, linear, square, cube] = POWER_OF_TWO;
+        let polynomial = _mm512_fmadd_ps(_mm512_set1_ps(cube), rest, _mm512_set1_ps(square));
+        let polynomial = _mm512_fmadd_ps(polynomial, rest, _mm512_set1_ps(linear));
+        let polynomial = _mm512_fmadd_ps(polynomial, rest, _mm512_set1_ps(constant));
+        _mm512_scalef_ps(polynomial, whole)
     }
 }
 
@@ -302,11 +326,11 @@ unsafe fn add_products<const M: usize, const N: usize>(
             let mut columns = [std::mem::zeroed::<__m512bh>(); N];
             for vector in 0..N {
                 let at = right.add(index * right_stride + vector * LANES);
-                columns[vector] = std::mem::transmute::<_, __m512bh>(_mm512_loadu_si512(at.cast()));
+                columns[vector] = std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(at.cast()));
             }
             for row in 0..M {
                 let factor = left.add(row * left_stride + index).cast::<i32>().read_unaligned();
-                let factor = std::mem::transmute::<_, __m512bh>(_mm512_set1_epi32(factor));
+                let factor = std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(factor));
                 for vector in 0..N {
                     sums[row][vector] = _mm512_dpbf16_ps(sums[row][vector], factor, columns[vector]);
                 }

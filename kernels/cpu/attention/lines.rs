@@ -220,7 +220,7 @@ pub(super) unsafe fn attend<E: Kept>(ctx: &Context, scale: f32, groups: &[Group<
             (layout.heads, group.lines.len(), group.packed.lines() * layout.width())
         })
         .collect();
-    each_task(ctx, &shapes, Scratch::default, &|number, head, range, scratch| {
+    each_task(ctx, &shapes, Scratch::default, |number, head, range, scratch| {
         let group = &groups[number];
         let isa = level_for_multiple(ctx.isa(), group.packed.layout().head_dim);
         // SAFETY: the caller's promise; each task has its own heads of its own lines.
@@ -240,7 +240,7 @@ pub(super) fn each_task<S>(
     ctx: &Context,
     groups: &[(usize, usize, usize)],
     memory: impl Fn() -> S + Sync,
-    work: &(dyn Fn(usize, usize, Range<usize>, &mut S) + Sync),
+    work: impl Fn(usize, usize, Range<usize>, &mut S) + Sync,
 ) {
     let mut tasks = Vec::new();
     let mut products = 0;
