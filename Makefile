@@ -97,6 +97,7 @@ fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the p
 
 speech-fixtures: target/venv/speech/.ready ## Make the speech fixtures again with the pinned references
 	cd tests/speech && ../../target/venv/speech/bin/python make_fixtures.py
+	cd tests/speech && ../../target/venv/speech/bin/python make_decoding.py
 
 whisper-fixtures: target/venv/speech/.ready ## Make the parity fixtures of Whisper again with the pinned reference
 	cd tests/parity/whisper && ../../../target/venv/speech/bin/python make.py
