@@ -231,7 +231,7 @@ impl DictationSession {
                 (WorkKind::Final, _) => {}
                 (kind, _) => {
                     self.heard = work.window.samples().len();
-                    self.show(&transcript, kind);
+                    self.show(&transcript);
                     if kind == WorkKind::Settled {
                         self.ahead = Some((work.window, transcript));
                     }
@@ -408,10 +408,10 @@ impl DictationSession {
         }
     }
 
-    fn show(&mut self, transcript: &Transcript, kind: WorkKind) {
+    fn show(&mut self, transcript: &Transcript) {
         if self.options.partials {
             let processed = self.options.text.apply(&transcript.text(), &transcript.language);
-            self.partial.update(&processed, kind == WorkKind::Settled);
+            self.partial.update(&processed);
             self.revision += 1;
         }
     }
