@@ -64,7 +64,7 @@ fn classify(error: &anyhow::Error) -> Exit {
         });
         let of_choice = cause.downcast_ref::<ChoiceError>().is_some_and(|error| match error {
             ChoiceError::None | ChoiceError::Several(_) | ChoiceError::NoStarter => true,
-            ChoiceError::Unusable { .. } => false,
+            ChoiceError::Speech(_) | ChoiceError::Unusable { .. } => false,
         });
         in_library || on_hub || of_choice
     });

@@ -1,7 +1,7 @@
 //! Which model is meant, and loading it.
 
 use anyhow::Context;
-use linnet_library::{LibraryError, ModelEntry, STARTER, STARTER_NAME, Store};
+use linnet_library::{LibraryError, ModelEntry, ModelKind, STARTER, STARTER_NAME, Store};
 use linnet_runtime::{BackendChoice, EngineOptions, KvQuantization, LoadOptions, LoadedModel, load_model};
 
 use crate::units;
@@ -18,6 +18,9 @@ pub(crate) enum ChoiceError {
     /// The starter was asked for and is not there.
     #[error("the starter model is not installed; fetch it with `linnet pull starter`")]
     NoStarter,
+    /// The model is for something else than answering.
+    #[error("\"{0}\" is a speech model; transcribe with it (`linnet transcribe`), and name a text model here")]
+    Speech(String),
     /// The model is there but cannot be used.
     #[error("\"{name}\" cannot be used: {problem}")]
     Unusable {
@@ -38,15 +41,19 @@ pub(crate) fn find(store: &Store, name: Option<&str>) -> anyhow::Result<ModelEnt
         Some(name) => store.find(name)?,
         None => choose(store.list()?)?,
     };
+    if entry.kind == ModelKind::Speech {
+        return Err(ChoiceError::Speech(entry.name).into());
+    }
     match entry.problem {
         Some(problem) => Err(ChoiceError::Unusable { name: entry.name, problem }.into()),
         None => Ok(entry),
     }
 }
 
-/// The default model: the only usable one, else the starter.
+/// The default model: the only usable text model, else the starter.
 pub(crate) fn choose(entries: Vec<ModelEntry>) -> Result<ModelEntry, ChoiceError> {
-    let mut usable: Vec<ModelEntry> = entries.into_iter().filter(|entry| entry.problem.is_none()).collect();
+    let answers = |entry: &ModelEntry| entry.problem.is_none() && entry.kind == ModelKind::Text;
+    let mut usable: Vec<ModelEntry> = entries.into_iter().filter(answers).collect();
     let index = match usable.as_slice() {
         [] => return Err(ChoiceError::None),
         [_] => Some(0),
@@ -124,6 +131,7 @@ mod tests {
         ModelEntry {
             name: name.into(),
             path: PathBuf::new(),
+            kind: ModelKind::Text,
             architecture: None,
             parameters: None,
             size_on_disk: 0,
@@ -143,6 +151,9 @@ mod tests {
         assert_eq!(chosen(vec![entry("a", None), entry("b", Some("broken"))]), Ok("a".into()));
         assert_eq!(chosen(vec![entry("a", Some("broken"))]), Err(ChoiceError::None));
         assert_eq!(chosen(vec![entry("a", None), entry(STARTER_NAME, None)]), Ok(STARTER_NAME.into()));
+        let hears = ModelEntry { kind: ModelKind::Speech, ..entry("w", None) };
+        assert_eq!(chosen(vec![entry("a", None), hears.clone()]), Ok("a".into()), "speech models do not chat");
+        assert_eq!(chosen(vec![hears]), Err(ChoiceError::None));
         let several = Err(ChoiceError::Several(vec!["a".into(), "b".into()]));
         assert_eq!(chosen(vec![entry("a", None), entry("b", None)]), several);
     }

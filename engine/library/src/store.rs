@@ -20,7 +20,7 @@ mod origin;
 mod record;
 mod staging;
 
-pub use entry::ModelEntry;
+pub use entry::{ModelEntry, ModelKind};
 pub use origin::Origin;
 pub use record::Record;
 pub use staging::Staging;

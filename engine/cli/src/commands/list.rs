@@ -1,6 +1,6 @@
 //! `linnet ls`.
 
-use linnet_library::{ModelEntry, Store};
+use linnet_library::{ModelEntry, ModelKind, Store};
 
 use crate::exit::Exit;
 use crate::output;
@@ -26,11 +26,15 @@ pub(crate) fn run(arguments: &ListArguments) -> anyhow::Result<Exit> {
 }
 
 fn rows(entries: &[ModelEntry]) -> Vec<Vec<String>> {
-    let heading = ["NAME", "ARCHITECTURE", " WEIGHTS", "PRECISION", " CONTEXT", " SIZE", "PROBLEM"];
+    let heading = ["NAME", "KIND", "ARCHITECTURE", " WEIGHTS", "PRECISION", " CONTEXT", " SIZE", "PROBLEM"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(entries.iter().map(|entry| {
         vec![
             entry.name.clone(),
+            match entry.kind {
+                ModelKind::Text => "text".to_owned(),
+                ModelKind::Speech => "speech".to_owned(),
+            },
             entry.architecture.clone().unwrap_or_else(|| "?".to_owned()),
             entry.parameters.map_or_else(|| "?".to_owned(), output::parameters),
             entry.quantization.clone().unwrap_or_else(|| "?".to_owned()),
@@ -41,7 +45,7 @@ fn rows(entries: &[ModelEntry]) -> Vec<Vec<String>> {
     }));
     // Most lists have no problems; then neither needs the column.
     if entries.iter().all(|entry| entry.problem.is_none()) {
-        rows.iter_mut().for_each(|row| row.truncate(6));
+        rows.iter_mut().for_each(|row| row.truncate(7));
     }
     rows
 }

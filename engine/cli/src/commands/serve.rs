@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow};
 use linnet_api::{
     ApiState, DEFAULT_PORT, MemoryMeter, ModelManager, ModelProvider, ResidencyOptions, ServerOptions, SystemMemory,
 };
-use linnet_library::{ModelEntry, Store};
+use linnet_library::{ModelEntry, ModelKind, Store};
 use linnet_runtime::EngineOptions;
 use linnet_runtime::ssd::SsdTier;
 use tokio::net::TcpListener;
@@ -134,7 +134,8 @@ fn describe(store: &Store, named: &[ModelEntry]) -> anyhow::Result<String> {
     if !named.is_empty() {
         return Ok(named.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", "));
     }
-    let usable: Vec<ModelEntry> = store.list()?.into_iter().filter(|entry| entry.problem.is_none()).collect();
+    let answers = |entry: &ModelEntry| entry.problem.is_none() && entry.kind == ModelKind::Text;
+    let usable: Vec<ModelEntry> = store.list()?.into_iter().filter(answers).collect();
     match usable.as_slice() {
         [] => Err(ChoiceError::None.into()),
         [only] => Ok(only.name.clone()),

@@ -14,6 +14,27 @@ use crate::tokenizer_files;
 use crate::weights::Dtype;
 use crate::weights::folder::Weights;
 
+/// What a model is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelKind {
+    /// It answers with text: chat and completions.
+    #[default]
+    Text,
+    /// It hears speech: transcription and dictation.
+    Speech,
+}
+
+impl ModelKind {
+    /// The `model_type`s of speech models.
+    const SPEECH: [&str; 1] = ["whisper"];
+
+    /// What a model of this `model_type` is for; whatever is not known to hear is taken for a text model.
+    pub fn of(model_type: &str) -> Self {
+        if Self::SPEECH.contains(&model_type) { Self::Speech } else { Self::Text }
+    }
+}
+
 /// A model of the store. Everything but name, path and size may be unknown for a broken folder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelEntry {
@@ -21,6 +42,8 @@ pub struct ModelEntry {
     pub name: String,
     /// The model's folder.
     pub path: PathBuf,
+    /// What it is for; [`ModelKind::Text`] where config.json does not say.
+    pub kind: ModelKind,
     /// `model_type` of its config.json.
     pub architecture: Option<String>,
     /// Number of weights, unpacked.
@@ -48,6 +71,7 @@ impl ModelEntry {
         let mut entry = ModelEntry {
             name: name.to_owned(),
             path: path.to_owned(),
+            kind: ModelKind::default(),
             architecture: None,
             parameters: None,
             size_on_disk: disk::size_of_folder(path),
@@ -65,6 +89,7 @@ impl ModelEntry {
     fn fill(&mut self) -> Result<(), LibraryError> {
         let config = Config::read(&self.path)?;
         self.architecture = Some(config.model_type()?.to_owned());
+        self.kind = ModelKind::of(config.model_type()?);
         self.context_length = config.integer("max_position_embeddings");
         let quantization = config.quantization()?;
         let weights = Weights::open(&self.path)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linnet_api::{ApiError, ModelFacts, ModelSource, SamplingOverrides, ServedModel};
-use linnet_library::{LibraryError, ModelEntry, STARTER, Store};
+use linnet_library::{LibraryError, ModelEntry, ModelKind, STARTER, Store};
 use linnet_runtime::ssd::SsdTier;
 use linnet_runtime::{EngineOptions, LoadOptions, LoadedModel, MemoryEstimate, estimate_memory, load_model};
 
@@ -37,9 +37,10 @@ impl StoreSource {
         LoadOptions { disk: self.disk.clone(), ..models::load_options(entry, &self.run, self.engine) }
     }
 
-    /// The models of the store, then those that lie elsewhere.
+    /// The text models of the store, then those that lie elsewhere.
     fn entries(&self) -> Result<Vec<ModelEntry>, ApiError> {
         let mut entries = self.store.list().map_err(|error| broken("the models", &error))?;
+        entries.retain(|entry| entry.kind == ModelKind::Text);
         for named in &self.named {
             if !entries.iter().any(|entry| entry.name == named.name) {
                 entries.push(named.clone());
@@ -54,7 +55,7 @@ impl StoreSource {
         }
         match self.store.find(name) {
             // The store also finds folders elsewhere, by their path. That is for people at this machine, not for requests.
-            Ok(entry) if is_name_of(name, &entry.name) => Ok(entry),
+            Ok(entry) if entry.kind == ModelKind::Text && is_name_of(name, &entry.name) => Ok(entry),
             Ok(_) | Err(LibraryError::NotFound { .. } | LibraryError::InvalidName { .. }) => {
                 let available = self.entries()?.into_iter().map(|entry| entry.name).collect();
                 Err(ApiError::model_not_found(name, available))
