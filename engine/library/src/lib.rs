@@ -8,6 +8,7 @@ mod affine;
 mod blocking;
 mod config;
 mod convert;
+mod ctranslate2;
 mod disk;
 mod error;
 mod free_space;
