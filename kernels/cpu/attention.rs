@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod checks;
 mod cross;
 #[cfg(test)]
@@ -20,7 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use checks::AttentionError;
 pub use cross::{
-    CrossAttentionError, CrossMemory, CrossRow, MemoryFormat, cross_attention, cross_scores, full_attention,
+    CrossAttentionError, CrossMemory, CrossRow, MemoryFormat, coarse_full_attention, cross_attention, cross_scores,
+    full_attention,
 };
 pub use lines::HeadLayout;
 

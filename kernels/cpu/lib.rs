@@ -31,7 +31,7 @@ pub use activation::Activation;
 pub use argmax::argmax;
 pub use attention::{
     AttentionError, AttentionOptions, AttentionRow, CrossAttentionError, CrossMemory, CrossRow, HeadLayout,
-    MemoryFormat, attention, cross_attention, cross_scores, full_attention,
+    MemoryFormat, attention, coarse_full_attention, cross_attention, cross_scores, full_attention,
 };
 pub use context::Context;
 pub use convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};

@@ -10,6 +10,8 @@ mod compression;
 mod decode;
 mod error;
 mod filter;
+#[cfg(test)]
+mod golden;
 mod guards;
 mod language;
 mod listen;

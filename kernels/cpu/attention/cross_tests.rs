@@ -3,7 +3,8 @@
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{
-    CrossAttentionError, CrossMemory, CrossRow, HeadLayout, MemoryFormat, cross_attention, cross_scores, full_attention,
+    CrossAttentionError, CrossMemory, CrossRow, HeadLayout, MemoryFormat, coarse_full_attention, cross_attention,
+    cross_scores, full_attention,
 };
 use crate::{Context, Isa};
 
@@ -79,6 +80,10 @@ fn every_line_sees_all_lines_on_every_level() {
                 let mut output = vec![f32::NAN; query.len()];
                 full_attention(&ctx, layout, scale, &query, &keys, &values, &mut output).unwrap();
                 close(&format!("{isa:?} {layout:?} {tokens} x {lines}"), &output, &expected, 5e-6);
+                output.fill(f32::NAN);
+                coarse_full_attention(&ctx, layout, scale, &query, &keys, &values, &mut output).unwrap();
+                // Three numbers of 8 bits are multiplied; what is random in their rounding mostly cancels out.
+                close(&format!("coarse {isa:?} {layout:?} {tokens} x {lines}"), &output, &expected, 1.5e-2);
             }
         }
     }

@@ -2,9 +2,15 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
-use half::f16;
+use half::{
+    f16,
+    slice::{HalfBitsSliceExt, HalfFloatSliceExt},
+};
 
 use super::{
     row_group::{BLOCK_PAGES, BLOCK_TOKENS, Block, RowGroup, Running},
@@ -45,16 +51,15 @@ impl HeadLayout {
 
 /// An element that keys and values are kept as.
 pub(super) trait Kept: Element + Default + Send + Sync {
-    /// The nearest.
-    fn keep(value: f32) -> Self;
+    /// The nearest of each.
+    fn keep(source: &[f32], target: &mut [Self]);
     /// Widened, exactly.
     fn widen(self) -> f32;
 }
 
 impl Kept for f32 {
-    #[inline(always)]
-    fn keep(value: f32) -> Self {
-        value
+    fn keep(source: &[f32], target: &mut [Self]) {
+        target.copy_from_slice(source);
     }
 
     #[inline(always)]
@@ -64,16 +69,38 @@ impl Kept for f32 {
 }
 
 impl Kept for u16 {
-    #[inline(always)]
-    fn keep(value: f32) -> Self {
+    fn keep(source: &[f32], target: &mut [Self]) {
+        /// Numbers that are rounded together.
+        const PART: usize = 64;
         // What lies beyond f16's range becomes its largest value: one outlier must not make a whole line NaN.
         let largest = f16::MAX.to_f32();
-        f16::from_f32(if value.abs() > largest { largest.copysign(value) } else { value }).to_bits()
+        for (source, target) in source.chunks(PART).zip(target.chunks_mut(PART)) {
+            let mut held = [0.0; PART];
+            for (held, value) in held.iter_mut().zip(source) {
+                let value = if *value > largest { largest } else { *value };
+                *held = if value < -largest { -largest } else { value };
+            }
+            target.reinterpret_cast_mut::<f16>().convert_from_f32_slice(&held[..source.len()]);
+        }
     }
 
     #[inline(always)]
     fn widen(self) -> f32 {
         f16::from_bits(self).to_f32()
+    }
+}
+
+/// `target[dim][line] = source[line][dim]`, `target`'s lines being [`PAGE_TOKENS`] long.
+pub(super) fn transpose<E: Copy>(source: &[E], head_dim: usize, target: &mut [E]) {
+    /// Lines that are moved together: what they write is a cache line of f32.
+    const TOGETHER: usize = 16;
+    for (part, lines) in source.chunks(TOGETHER * head_dim).enumerate() {
+        for (dim, target) in target.chunks_exact_mut(PAGE_TOKENS).enumerate() {
+            let target = &mut target[part * TOGETHER..][..lines.len() / head_dim];
+            for (target, line) in target.iter_mut().zip(lines.chunks_exact(head_dim)) {
+                *target = line[dim];
+            }
+        }
     }
 }
 
@@ -87,7 +114,7 @@ pub(super) struct Packed<E> {
 }
 
 /// A buffer whose parts different tasks write.
-struct Parts<E>(*mut E);
+pub(super) struct Parts<E>(pub(super) *mut E);
 
 // SAFETY: each task writes only its own part, and the buffer is borrowed until all are done.
 unsafe impl<E: Send> Sync for Parts<E> {}
@@ -108,20 +135,14 @@ impl<E: Kept> Packed<E> {
             // SAFETY: the part of this page and head, inside the buffer and this task's alone.
             let part = unsafe { std::slice::from_raw_parts_mut(parts.0.add(task * page_elements), page_elements) };
             let (packed_keys, packed_values) = part.split_at_mut(page_elements / 2);
-            let head_of = |lines: &'_ [f32], line: usize| -> std::ops::Range<usize> {
-                let at = (first + line) * width + head * layout.head_dim;
-                debug_assert!(at < lines.len());
-                at..at + layout.head_dim
-            };
-            for line in 0..count {
-                for (dim, key) in keys[head_of(keys, line)].iter().enumerate() {
-                    packed_keys[dim * PAGE_TOKENS + line] = E::keep(*key);
-                }
-                let target = &mut packed_values[line * layout.head_dim..][..layout.head_dim];
-                for (target, value) in target.iter_mut().zip(&values[head_of(values, line)]) {
-                    *target = E::keep(*value);
-                }
+            let head_dim = layout.head_dim;
+            let mut rounded = vec![E::default(); count * head_dim];
+            for (line, rounded) in rounded.chunks_exact_mut(head_dim).enumerate() {
+                let at = (first + line) * width + head * head_dim;
+                E::keep(&keys[at..at + head_dim], rounded);
+                E::keep(&values[at..at + head_dim], &mut packed_values[line * head_dim..][..head_dim]);
             }
+            transpose(&rounded, head_dim, packed_keys);
             if count < PAGE_TOKENS {
                 packed_keys.chunks_exact_mut(PAGE_TOKENS).for_each(|dim| dim[count..].fill(E::default()));
                 packed_values[count * layout.head_dim..].fill(E::default());
@@ -192,44 +213,58 @@ struct Scratch {
 /// # Safety
 /// The queries and outputs of the lines are as long as the layout of their group says, and no two outputs overlap.
 pub(super) unsafe fn attend<E: Kept>(ctx: &Context, scale: f32, groups: &[Group<'_, E>]) {
-    let mut tasks = Vec::new();
-    let mut products = 0;
-    for (number, group) in groups.iter().enumerate() {
-        let blocks = group.lines.len().div_ceil(TASK_LINES);
-        products += group.lines.len() * group.packed.lines() * group.packed.layout().width();
-        for head in 0..group.packed.layout().heads {
-            for block in 0..blocks {
-                // Blocks of even size, whole register tiles but for the last.
-                let size = group.lines.len().div_ceil(blocks).next_multiple_of(TILE_ROWS).min(TASK_LINES);
-                let (start, end) = (block * size, ((block + 1) * size).min(group.lines.len()));
-                if start < end {
-                    tasks.push((number, head, start..end));
-                }
-            }
-        }
-    }
-    let run = |(number, head, lines): &(usize, usize, std::ops::Range<usize>), scratch: &mut Scratch| {
-        let group = &groups[*number];
+    let shapes: Vec<(usize, usize, usize)> = groups
+        .iter()
+        .map(|group| {
+            let layout = group.packed.layout();
+            (layout.heads, group.lines.len(), group.packed.lines() * layout.width())
+        })
+        .collect();
+    each_task(ctx, &shapes, Scratch::default, |number, head, range, scratch| {
+        let group = &groups[number];
         let isa = level_for_multiple(ctx.isa(), group.packed.layout().head_dim);
         // SAFETY: the caller's promise; each task has its own heads of its own lines.
         unsafe {
             if isa == Isa::Scalar {
-                plain(scale, group.packed, *head, &group.lines[lines.clone()]);
+                plain(scale, group.packed, head, &group.lines[range]);
             } else {
-                tiled(isa, scale, group.packed, *head, &group.lines[lines.clone()], scratch);
+                tiled(isa, scale, group.packed, head, &group.lines[range], scratch);
             }
         }
+    });
+}
+
+/// Cuts groups into tasks and runs them: `work(group, head, lines, working memory)`. Of each group its heads, its lines, and
+/// what a line is multiplied with.
+pub(super) fn each_task<S>(
+    ctx: &Context,
+    groups: &[(usize, usize, usize)],
+    memory: impl Fn() -> S + Sync,
+    work: impl Fn(usize, usize, Range<usize>, &mut S) + Sync,
+) {
+    let mut tasks = Vec::new();
+    let mut products = 0;
+    for (number, &(heads, lines, products_of_line)) in groups.iter().enumerate() {
+        products += lines * products_of_line;
+        // Blocks of even size, whole register tiles but for the last.
+        let size = lines.div_ceil(lines.div_ceil(TASK_LINES).max(1)).next_multiple_of(TILE_ROWS).min(TASK_LINES);
+        for head in 0..heads {
+            tasks.extend((0..lines).step_by(size.max(1)).map(|start| (number, head, start..(start + size).min(lines))));
+        }
+    }
+    let run = |(number, head, range): &(usize, usize, Range<usize>), memory: &mut S| {
+        work(*number, *head, range.clone(), memory);
     };
     if products < INLINE_PRODUCTS || tasks.len() == 1 {
-        let mut scratch = Scratch::default();
-        tasks.iter().for_each(|task| run(task, &mut scratch));
+        let mut memory = memory();
+        tasks.iter().for_each(|task| run(task, &mut memory));
         return;
     }
     let next = AtomicUsize::new(0);
     ctx.pool().run(&|_| {
-        let mut scratch = Scratch::default();
+        let mut memory = memory();
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            run(task, &mut scratch);
+            run(task, &mut memory);
         }
     });
 }
@@ -258,7 +293,7 @@ unsafe fn tiled<E: Kept>(isa: Isa, scale: f32, packed: &Packed<E>, head: usize, 
             *start = packed.page(first + page, head).as_ptr();
         }
         let visible = 0..BLOCK_TOKENS.min(packed.lines() - first * PAGE_TOKENS);
-        let visible = [const { 0..0 }; TILE_ROWS].map(|_: std::ops::Range<usize>| visible.clone());
+        let visible = [const { 0..0 }; TILE_ROWS].map(|_: Range<usize>| visible.clone());
         for tile in 0..tiles {
             // Tiles of even size: 8 lines are two of 4, not one of 6 and one of 2.
             let rows = lines.len() * tile / tiles..lines.len() * (tile + 1) / tiles;

@@ -19,7 +19,7 @@ use crate::{Activation, Context, Matrix, Precision};
 
 /// Up to this many rows byte products use the weights straight from memory; above, unpacking them into a panel first is
 /// cheaper. Products of words always stream: taking four rows along costs less than storing words and reading them back.
-const STREAM_ROWS: usize = 16;
+pub(crate) const STREAM_ROWS: usize = 16;
 /// The most rows that one pass over a tile takes.
 const STREAM_BLOCK: usize = 4;
 /// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache.
@@ -91,6 +91,8 @@ struct Region<'a> {
     /// From the start of one row of `x` to the next.
     stride: usize,
     columns: usize,
+    /// 8-bit terms of an activation.
+    terms: usize,
     quantized: Vec<QuantizedActivations>,
 }
 
@@ -114,7 +116,10 @@ pub(crate) unsafe fn run<K: Kernels>(context: &Context, precision: Precision, ro
         return;
     }
     let Rows { x, count, stride } = rows;
-    let mut region = Region { precision, x, rows: count, stride, columns, quantized: Vec::new() };
+    // Few rows wait for weights, not for arithmetic.
+    let one_term = precision == Precision::OneTerm && !K::WIDE && count > STREAM_ROWS;
+    let terms = if one_term { 1 } else { TERMS };
+    let mut region = Region { precision, x, rows: count, stride, columns, terms, quantized: Vec::new() };
     for item in items.iter() {
         for matrix in item.gate.map(|(gate, _)| gate).into_iter().chain([item.weight]) {
             if let Some(layout) = region.integer_layout(matrix)
@@ -151,7 +156,7 @@ unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: us
     let groups = columns / group;
     let mut quantized = context.buffers().take();
     quantized.reserve(group, rows, columns, K::WIDE);
-    let (row_codes, row_wide) = if K::WIDE { (0, columns) } else { (TERMS * columns, 0) };
+    let (row_codes, row_wide) = if K::WIDE { (0, columns) } else { (region.terms * columns, 0) };
     let mut codes = Lines::new(&mut quantized.codes, row_codes);
     let mut wide = Lines::new(&mut quantized.wide, row_wide);
     let parts = region.x.chunks(ROWS_PER_TASK * columns).zip(quantized.meta.chunks_mut(ROWS_PER_TASK * groups));
@@ -163,7 +168,7 @@ unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: us
         let (mut codes, mut wide) = (Lines::new(codes, row_codes), Lines::new(wide, row_wide));
         for (x, meta) in x.chunks_exact(columns).zip(meta.chunks_exact_mut(groups)) {
             // SAFETY: the caller's promise.
-            unsafe { K::quantize(x, group, codes.next(1), wide.next(1), meta) };
+            unsafe { K::quantize(x, group, region.terms, codes.next(1), wide.next(1), meta) };
         }
     };
     if rows <= ROWS_PER_TASK {
@@ -202,7 +207,7 @@ impl Region<'_> {
     /// The layout of a matrix that is multiplied in integers; None for the others.
     fn integer_layout<'m>(&self, matrix: &'m Matrix) -> Option<&'m TileLayout> {
         match (self.precision, matrix.format()) {
-            (Precision::Fast, Format::Quantized(layout)) => Some(layout),
+            (Precision::Fast | Precision::OneTerm, Format::Quantized(layout)) => Some(layout),
             _ => None,
         }
     }
@@ -213,7 +218,7 @@ impl Region<'_> {
         self.quantized.iter().find(|quantized| quantized.group == group).map_or((&[], &[], &[]), |quantized| {
             let at = row * self.columns;
             // One of the two kinds of codes is empty.
-            let (codes, wide) = (quantized.codes.get(TERMS * at..), quantized.wide.get(at..));
+            let (codes, wide) = (quantized.codes.get(self.terms * at..), quantized.wide.get(at..));
             (codes.unwrap_or_default(), wide.unwrap_or_default(), &quantized.meta[at / group..])
         })
     }
@@ -225,7 +230,7 @@ impl<'a> Plan<'a> {
         let matrices = || gate.map(|(gate, _)| gate).into_iter().chain([weight]);
         let integer = matrices().all(|matrix| region.integer_layout(matrix).is_some());
         let stream = integer && (K::WIDE || region.rows <= STREAM_ROWS);
-        let row_bytes = region.columns * if integer { TERMS } else { 4 };
+        let row_bytes = region.columns * if integer { region.terms } else { 4 };
         let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
         // Equal blocks, so that the last one is no crumb.
         let blocks = region.rows.div_ceil(most);
@@ -326,6 +331,7 @@ impl<'a> Plan<'a> {
         rows: usize,
     ) {
         let width = K::TILES * K::LANES;
+        self.prefetch::<K>(first_row, rows, unit * if self.gate.is_some() { width / 2 } else { width }, width);
         // SAFETY: the caller's promise; every part of the panel is written before it is read.
         unsafe {
             let panel = panel.as_mut_ptr();
@@ -349,6 +355,19 @@ impl<'a> Plan<'a> {
                 width
             };
             self.finish::<K>(first_row, rows, unit * columns, out, width, columns);
+        }
+    }
+
+    /// Asks for the places of the output that a panel's sums will go to: rows lie far apart, and waiting for each would cost a
+    /// tenth of a product.
+    fn prefetch<K: Kernels>(&self, first_row: usize, rows: usize, first: usize, columns: usize) {
+        const LINE: usize = 64 / size_of::<f32>();
+        let outputs = self.weight.out_features();
+        for row in first_row..first_row + rows {
+            for column in (first..(first + columns).min(outputs)).step_by(LINE) {
+                // SAFETY: a hint; the instruction set is the promise of the caller's caller.
+                unsafe { K::prefetch(self.target.0.wrapping_add(row * outputs + column).cast()) };
+            }
         }
     }
 
@@ -579,14 +598,26 @@ unsafe fn pass_fast<K: Kernels>(
                     meta_stride: layout.groups,
                     out: out.add(row * K::TILES * K::LANES),
                 };
-                row += match layout.bits {
-                    // Unpacked codes of up to four bits are all alike.
-                    2..=4 => K::panel_fast::<4>(&arguments, rows - row),
-                    5 => K::panel_fast::<5>(&arguments, rows - row),
-                    6 => K::panel_fast::<6>(&arguments, rows - row),
-                    _ => K::panel_fast::<8>(&arguments, rows - row),
+                row += if region.terms == 1 {
+                    panel_of_bits::<K, 1>(layout.bits, &arguments, rows - row)
+                } else {
+                    panel_of_bits::<K, TERMS>(layout.bits, &arguments, rows - row)
                 };
             }
+        }
+    }
+}
+
+/// [`Kernels::panel_fast`] for codes of a width.
+unsafe fn panel_of_bits<K: Kernels, const TERMS: usize>(bits: usize, arguments: &PanelFast, rows: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match bits {
+            // Unpacked codes of up to four bits are all alike.
+            2..=4 => K::panel_fast::<4, TERMS>(arguments, rows),
+            5 => K::panel_fast::<5, TERMS>(arguments, rows),
+            6 => K::panel_fast::<6, TERMS>(arguments, rows),
+            _ => K::panel_fast::<8, TERMS>(arguments, rows),
         }
     }
 }

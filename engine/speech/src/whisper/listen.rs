@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{HOP_LENGTH, SAMPLE_RATE};
 
-/// A text found at a higher temperature than this is not told to the next window (transcribe.py).
+/// A text for which a higher temperature than this was tried is not told to the next window (transcribe.py; faster-whisper
+/// where a lower one gave the better text all the same).
 const LARGEST_CONTEXT_TEMPERATURE: f32 = 0.5;
 
 impl Transcriber {
@@ -56,11 +57,12 @@ impl Transcriber {
         }
         if run.options.word_timestamps {
             self.add_words(run, window, frames, language, &mut found)?;
-            advance = after_words(run, &mut found, frames, advance, is_whole);
-            run.last_speech = last_word_end(&found).unwrap_or(run.last_speech);
+            let place = WindowPlace { frames, whole: self.window_frames() };
+            advance = after_words(run, &mut found, place, advance, is_whole);
+            run.last_speech = speech_end(&found).unwrap_or(run.last_speech);
         }
         found.retain(|segment| segment.start < segment.end && !segment.text.trim().is_empty());
-        if !run.options.condition_on_previous_text || decoded.temperature > LARGEST_CONTEXT_TEMPERATURE {
+        if !run.options.condition_on_previous_text || decoded.tried > LARGEST_CONTEXT_TEMPERATURE {
             run.context.clear();
         } else {
             run.context.extend(found.iter().flat_map(|segment| &segment.tokens));
@@ -168,7 +170,8 @@ impl Transcriber {
             let is_better = (repeats(&best), -best.avg_logprob) > (repeats(&other), -other.avg_logprob);
             if is_better { other } else { best }
         });
-        best.map(Some).ok_or(TranscribeError::NoTemperature)
+        let tried = run.options.temperatures.last().copied().unwrap_or_default();
+        best.map(|best| Some(Decoded { tried, ..best })).ok_or(TranscribeError::NoTemperature)
     }
 
     fn attempt(
@@ -195,26 +198,36 @@ impl Transcriber {
     }
 }
 
+/// How many mel frames a window has.
+#[derive(Debug, Clone, Copy)]
+struct WindowPlace {
+    /// That hold audio.
+    frames: usize,
+    /// In all.
+    whole: usize,
+}
+
 /// Where the next window begins when words were timed, and which segments stay. What follows the last word is heard again
 /// unless nothing is spoken there.
 fn after_words(
     run: &TranscriptionRun,
     found: &mut Vec<TranscriptSegment>,
-    frames: usize,
+    WindowPlace { frames, whole }: WindowPlace,
     advance: usize,
     is_whole: bool,
 ) -> usize {
     let first = run.origin + run.seek;
-    let (start, end) = (seconds(first), seconds(first + frames));
+    let (start, end, whole_end) = (seconds(first), seconds(first + frames), seconds(first + whole));
     let frame = |time: f64| ((time * FRAMES_PER_SECOND).round() as usize).saturating_sub(first).min(frames);
-    let spoken_until = last_word_end(found).filter(|&last| !is_whole && last > start);
+    let spoken_until = speech_end(found).filter(|&last| !is_whole && last > start);
     let mut advance = spoken_until.map_or(advance, frame);
     let Some(threshold) = run.options.hallucination_silence_threshold.map(f64::from) else { return advance };
-    if spoken_until.is_some_and(|last| end - last <= threshold) {
+    if spoken_until.is_some_and(|last| whole_end - last <= threshold) {
         advance = frames;
     }
-    let audio_end = run.mel.is_finished().then(|| seconds(run.origin + run.samples / HOP_LENGTH));
-    match guards::judge(found, WindowTimes { start, end, audio_end }, run.last_speech, threshold) {
+    let all_frames = run.samples / HOP_LENGTH;
+    let audio_end = run.mel.is_finished().then(|| seconds(run.origin + all_frames));
+    match guards::judge(found, WindowTimes { start, end, whole_end, audio_end }, run.last_speech, threshold) {
         Verdict::Keep => advance,
         Verdict::GoOnAt { segments, time } => {
             found.truncate(segments);
@@ -222,13 +235,15 @@ fn after_words(
         }
         Verdict::End { segments } => {
             found.truncate(segments);
-            frames
+            all_frames.saturating_sub(run.seek)
         }
     }
 }
 
-fn last_word_end(segments: &[TranscriptSegment]) -> Option<f64> {
-    segments.iter().rev().find_map(|segment| segment.words.last()).map(|word| word.end)
+/// When the last word ends; without words, the last segment. (`get_end` of transcribe.py.)
+fn speech_end(segments: &[TranscriptSegment]) -> Option<f64> {
+    let word = segments.iter().rev().find_map(|segment| segment.words.last()).map(|word| word.end);
+    word.or_else(|| segments.last().map(|segment| segment.end))
 }
 
 /// Mel frames of a second.

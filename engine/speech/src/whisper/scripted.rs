@@ -179,31 +179,56 @@ impl WhisperNetwork for ScriptedNetwork {
     }
 
     fn align(&mut self, _window: Window, tokens: &[u32]) -> Result<Alignment, NetworkError> {
-        // Each token looks at its own ten positions.
-        let scores = (0..tokens.len())
-            .flat_map(|token| (0..1500).map(move |at| if at / 10 == token.saturating_sub(3) { 9.0 } else { 0.0 }))
-            .collect();
-        Ok(Alignment { scores, logits: vec![0.0; tokens.len() * self.dimensions.n_vocab] })
+        // As `looks` and `Network` of tests/speech/make_decoding.py: each token looks at a part of its own, with some noise,
+        // and small letters are probable.
+        let special = SpecialIds::new(self.dimensions.n_vocab).unwrap();
+        let mut alignment = Alignment { scores: Vec::new(), logits: vec![0.0; tokens.len() * self.dimensions.n_vocab] };
+        let mut begin = 0;
+        for (row, &token) in tokens.iter().enumerate() {
+            let width = if token >= special.sot && row < 3 { 0 } else { 2 + token as usize * 7 % 9 };
+            for at in 0..self.dimensions.n_audio_ctx {
+                let noise = (row as u64 * 2_654_435_761 + at as u64 * 40_503) as u32 >> 28;
+                let attention = if (begin..begin + width).contains(&at) { 7.0 } else { 0.0 };
+                alignment.scores.push(noise as f32 / 16.0 + attention);
+            }
+            begin += width;
+            if let Some(&following) = tokens.get(row + 1).filter(|token| (97..=122).contains(*token)) {
+                alignment.logits[row * self.dimensions.n_vocab + following as usize] = 14.0;
+            }
+        }
+        Ok(alignment)
     }
 }
 
-/// A tokenizer with a vocabulary of [`N_VOCAB`] entries whose text tokens are single bytes.
+/// Tokens of several bytes, as in tests/speech/make_decoding.py.
+const SEVERAL: [&[u8]; 5] = [b".\"", b"...", b" --", b"\xe6\x97", b"\xe2\x82 b"];
+
+/// A tokenizer with a vocabulary of [`N_VOCAB`] entries whose text tokens are single bytes, with few exceptions.
 pub(super) fn tokenizer(n_vocab: usize) -> WhisperTokenizer {
     let special = SpecialIds::new(n_vocab).unwrap();
     let mut vocabulary = String::new();
-    let bytes: Vec<u8> = (b'!'..=b'~').chain(0xa1..=0xac).chain(0xae..=0xff).collect();
+    let printable: Vec<u8> = (b'!'..=b'~').chain(0xa1..=0xac).chain(0xae..=0xff).collect();
     let mut others = 0;
-    for byte in 0..=255u8 {
-        // GPT-2's letters for bytes.
-        let letter = if bytes.contains(&byte) {
-            char::from(byte)
-        } else {
-            others += 1;
-            char::from_u32(255 + others).unwrap()
-        };
-        let _ = write!(vocabulary, "{}:{byte},", serde_json::to_string(&letter.to_string()).unwrap());
+    // GPT-2's letters for bytes.
+    let letters: Vec<char> = (0..=255u8)
+        .map(|byte| {
+            if printable.contains(&byte) {
+                char::from(byte)
+            } else {
+                others += 1;
+                char::from_u32(255 + others).unwrap()
+            }
+        })
+        .collect();
+    let single = (0..=255u8).map(|byte| vec![byte]);
+    let pieces = single.chain(SEVERAL.iter().map(|several| several.to_vec()));
+    let mut next = 0;
+    for (id, piece) in pieces.enumerate() {
+        let text: String = piece.iter().map(|&byte| letters[usize::from(byte)]).collect();
+        let _ = write!(vocabulary, "{}:{id},", serde_json::to_string(&text).unwrap());
+        next = id as u32 + 1;
     }
-    for id in 256..special.eot {
+    for id in next..special.eot {
         let _ = write!(vocabulary, "\"filler {id}\":{id},");
     }
     let json = format!(

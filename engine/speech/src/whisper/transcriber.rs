@@ -163,7 +163,7 @@ impl Transcriber {
         Ok(())
     }
 
-    fn window_frames(&self) -> usize {
+    pub(super) fn window_frames(&self) -> usize {
         2 * self.network.dimensions().n_audio_ctx
     }
 
