@@ -1,4 +1,4 @@
-//! Imports: an MLX folder, a Hugging Face folder or a GGUF file becomes a model of the store.
+//! Imports: an MLX folder, a Hugging Face folder, a GGUF file or a CTranslate2 Whisper becomes a model of the store.
 //!
 //! Every import has the same shape: the source is read and checked in full (`prepare`), which yields a list of tensors
 //! to be written and of conversions that fill them; then the space is checked, everything is written into a staging
@@ -19,6 +19,7 @@ use crate::store::{ModelEntry, Origin, Record, Store, check_name};
 use crate::weights::write::{CreateFile, NewTensor, SHARD_LIMIT, WeightsWriter, create_file};
 
 mod chat_templates;
+pub(crate) mod ctranslate2;
 pub(crate) mod detect;
 pub(crate) mod folder;
 pub(crate) mod gguf;
@@ -98,7 +99,7 @@ pub(crate) struct Prepared<'a> {
     pub(crate) notes: Vec<String>,
 }
 
-/// Imports a model. `source` is a folder in MLX's or Hugging Face's layout, or a GGUF file.
+/// Imports a model. `source` is a folder in MLX's, Hugging Face's or (Whisper only) CTranslate2's layout, or a GGUF file.
 ///
 /// # Errors
 /// Every [`LibraryError`] that names the source; on any error the store is as it was before.
@@ -134,6 +135,10 @@ pub(crate) fn import_with(
         Detected::Folder(path) => {
             let source = folder::FolderSource::open(&path)?;
             carry_out(store, &path, source.prepare(options)?, options, progress, create)
+        }
+        Detected::Ctranslate2(path) => {
+            let source = ctranslate2::Ct2Whisper::open(&path)?;
+            carry_out(store, &path, source.prepare()?, options, progress, create)
         }
         Detected::Gguf(path) => {
             let file = GgufFile::open(&path)?;
@@ -196,7 +201,7 @@ fn carry_out(
 pub(crate) fn conversion_notes(jobs: &[Job<'_>], deviations: Option<&[Deviation]>) -> Vec<String> {
     let mut kinds: Vec<(Conversion, usize, Deviation)> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
-        if matches!(job.conversion, Conversion::Copy(_) | Conversion::Zeros(_)) {
+        if matches!(job.conversion, Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_)) {
             continue;
         }
         let deviation = deviations.and_then(|list| list.get(index)).copied().unwrap_or_default();
@@ -219,7 +224,7 @@ fn note(conversion: Conversion, count: usize, deviation: Option<Deviation>) -> S
     let error = deviation
         .map_or_else(String::new, |deviation| format!(", relative error {:.3} %", 100.0 * deviation.relative()));
     match conversion {
-        Conversion::Copy(_) | Conversion::Zeros(_) => tensors,
+        Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_) => tensors,
         Conversion::Dense(kind) => format!("{tensors} of {} widened to f32, exactly", kind.name()),
         Conversion::Quantize(dtype, affine) => {
             format!("{tensors} of {} quantized to {affine}{error}", dtype.name().to_lowercase())
