@@ -1,5 +1,7 @@
 //! Signs that a text was not spoken.
 
+use std::collections::HashSet;
+
 use super::transcript::{TranscriptSegment, TranscriptWord};
 
 /// How often some tokens must follow themselves to count as a loop.
@@ -27,8 +29,11 @@ pub(crate) fn loops(before: &[u32], text: &[u32], eot: u32) -> bool {
     })
 }
 
-/// Whether the words of a text stand one after the other in what the model was told, so that it may have read them there
-/// and heard nothing. One word alone is too little to say so.
+/// How often the words of a text are repeated on the average if it goes round in circles.
+const CIRCLES: usize = 3;
+
+/// Whether the words of a text stand one after the other in what the model was told, or go round in words of it, so that it
+/// may have read them there and heard nothing. One word alone is too little to say so.
 pub(crate) fn echoes(text: &str, told: &str) -> bool {
     let words = |text: &str| -> Vec<String> {
         let plain = |word: &str| word.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
@@ -38,7 +43,14 @@ pub(crate) fn echoes(text: &str, told: &str) -> bool {
             .collect()
     };
     let (text, told) = (words(text), words(told));
-    text.len() > 1 && told.windows(text.len()).any(|part| part == text)
+    let Some((_, all_but_last)) = text.split_last().filter(|_| text.len() > 1) else { return false };
+    if told.windows(text.len()).any(|part| part == text) {
+        return true;
+    }
+    // A circle is cut off in the middle of a word where there is no room for more tokens.
+    let known: HashSet<&String> = told.iter().collect();
+    let distinct: HashSet<&String> = all_but_last.iter().collect();
+    all_but_last.len() >= CIRCLES * distinct.len() && distinct.is_subset(&known)
 }
 
 /// Whether two texts sound alike: the share of pairs of letters that they have in common (Dice's coefficient) is at least
@@ -176,6 +188,8 @@ mod tests {
     fn an_echo_of_the_prompt_is_told_from_speech() {
         let told = "Kubernetes, Grafana, Prometheus, Linnet.";
         assert!(echoes("Grafana, Prometheus.", told));
+        assert!(echoes("Grafana, Grafana, Grafana, Linnet, Grafana, Linnet, Linn", told));
+        assert!(!echoes("Grafana, Grafana, Linnet", told) && !echoes("no, no, no, no, no", told));
         assert!(!echoes("Grafana and Prometheus", told) && !echoes("Linnet", told) && !echoes("", told));
     }
 

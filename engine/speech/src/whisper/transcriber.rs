@@ -183,8 +183,9 @@ impl Transcriber {
         let found = self.listen(run, window, frames, observer);
         self.network.release(window);
         let advance = found?;
-        // A window whose text ends where it begins must not be heard for ever.
-        run.seek += if advance == 0 { frames } else { advance };
+        // A window whose text ends where it begins must not be heard for ever, and no time lies behind the audio's end.
+        let left = (run.samples / HOP_LENGTH).saturating_sub(run.seek);
+        run.seek += if advance == 0 { frames } else { advance.min(left) };
         run.mel.discard_before(run.seek);
         observer.progress(run.transcribed());
         Ok(())

@@ -312,6 +312,33 @@ fn a_cancelled_transcription_leaves_nothing_open_and_can_go_on() {
 }
 
 #[test]
+fn progress_ends_with_the_audio_though_the_last_time_lies_behind_it() {
+    struct Progress(Vec<f64>);
+    impl TranscribeObserver for Progress {
+        fn progress(&mut self, seconds: f64) {
+            self.0.push(seconds);
+        }
+    }
+    let (mut transcriber, _) = transcriber("en", |_| {
+        Answer::text(
+            [
+                said(0.0, " One.", 4.0),
+                vec![time(4.0)],
+                said(4.0, " x", 9.0)[1..].to_vec(),
+                vec![time(9.0)],
+                bytes(" y"),
+            ]
+            .concat(),
+        )
+    });
+    let mut progress = Progress(Vec::new());
+    let mut run = transcriber.begin(options()).unwrap();
+    run.push_only(&audio(5));
+    transcriber.finish(&mut run, &mut progress).unwrap();
+    assert_eq!((progress.0, run.resume_point().frame), (vec![5.0], 500));
+}
+
+#[test]
 fn too_little_to_hear_gives_no_text() {
     let (mut transcriber, log) = transcriber("en", three_sentences);
     for samples in [0, 1, 159] {
