@@ -61,11 +61,12 @@ test-clients: setup-build target/venv/clients/.ready ## Real clients against the
 	cargo build --locked -p linnet
 	LINNET_BINARY="$(BUILD)/debug/linnet" target/venv/clients/bin/python -m pytest tests/clients
 
-test-speech: setup-build setup-python ## Dictation with a real model: silence, noise, soft speech, long takes
+test-speech: setup-build setup-python ## Real speech on real models beside the references; dictation of silence, noise, soft speech
 	cargo build --locked -p linnet
 	LINNET_HOME=target/clients/home "$(BUILD)/debug/linnet" pull whisper-tiny.en
-	LINNET_WHISPER_TINY_EN="$(abspath target/clients/home)/models/whisper-tiny.en" \
-	    cargo test --locked -p linnet-speech --test dictation -- --ignored
+	LINNET_HOME=target/clients/home "$(BUILD)/debug/linnet" pull whisper-base
+	LINNET_SPEECH_MODELS="$(abspath target/clients/home)/models" \
+	    cargo test --locked -p linnet-speech --test real_models --test dictation -- --ignored --test-threads=1
 
 check-macos: setup-macos $(BINDINGS) ## Type-check and lint for macOS on Apple silicon; on Linux too, with nothing of Apple's
 	$(PYTHON) tests/cross/macos.py
@@ -117,7 +118,10 @@ bench-vad: setup-build target/venv/speech/.ready ## Speed of voice activity dete
 
 bench-speech: setup-build target/venv/speech-peers/.ready ## Speed of transcription beside faster-whisper and whisper.cpp
 	cargo build --release --locked -p linnet -p linnet-speech --example whisper_speed
-	target/venv/speech-peers/bin/python tests/speech-peers/bench.py $(BUILD)/release/examples/whisper_speed --folders target/speech-peers/linnet
+	for model in tiny.en base; do \
+	    LINNET_HOME=target/clients/home "$(BUILD)/release/linnet" pull whisper-$$model || exit 1; done
+	target/venv/speech-peers/bin/python tests/speech-peers/bench.py "$(abspath $(BUILD))/release/examples/whisper_speed" \
+	    --folders target/clients/home/models
 
 gpu-pack: mlx target/venv/gpu/.ready target/venv/parity/.ready ## Pack what tests/gpu runs on a machine with a GPU
 	target/venv/gpu/bin/python tests/gpu/pack.py

@@ -63,14 +63,6 @@ def errors(said: str, heard: str) -> int:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_greedy_texts_on_stored_weights_are_mlx_whispers(binary, speech_home, clips, model, tmp_path):
-    transcribe(binary, speech_home, model, "--weights", "stored", "--output-dir", tmp_path, "--format", "txt", clips)
-    for clip in REFERENCES["clips"]:
-        heard = " ".join((tmp_path / f"{clip}.txt").read_text().split())
-        assert heard == REFERENCES[model][clip]["mlx-whisper greedy"], clip
-
-
-@pytest.mark.parametrize("model", MODELS)
 def test_with_five_hypotheses_in_8_bits_no_more_words_are_wrong_than_faster_whispers(
     binary, speech_home, clips, model, tmp_path
 ):

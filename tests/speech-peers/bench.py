@@ -60,7 +60,7 @@ def contenders(linnet: Path, folders: Path, model: str, clip: Path, beam: int, t
     filters = mlx_reference.filters()
     forced = {"CT2_FORCE_CPU_ISA": "AVX512"} if "avx512f" in Path("/proc/cpuinfo").read_text() else {}
     return [
-        *(Contender(f"linnet {kind}", [linnet, folders / model, kind, *shared, clip]) for kind in ("int8", "stored")),
+        *(Contender(f"linnet {kind}", [linnet, folders / f"whisper-{model}", kind, *shared, clip]) for kind in ("int8", "stored")),
         *(
             Contender(
                 f"faster-whisper {kind}",
@@ -93,7 +93,7 @@ def compare(arms: list[Contender], rounds: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("linnet", type=Path, help="the example whisper_speed, built for release")
-    parser.add_argument("--folders", type=Path, required=True, help="a folder with tiny.en and base as Linnet has them")
+    parser.add_argument("--folders", type=Path, required=True, help="the folder of Linnet's models, with whisper-tiny.en and whisper-base")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--models", nargs="+", default=list(models.PACKAGES))

@@ -23,7 +23,7 @@ const RATE: usize = 16_000;
 type Maker = fn(usize) -> Vec<f32>;
 
 fn model() -> Transcriber {
-    let folder = PathBuf::from(std::env::var("LINNET_WHISPER_TINY_EN").unwrap());
+    let folder = PathBuf::from(std::env::var("LINNET_SPEECH_MODELS").unwrap()).join("whisper-tiny.en");
     Transcriber::new(load_network(&folder, &NetworkOptions::default()).unwrap(), &folder).unwrap()
 }
 

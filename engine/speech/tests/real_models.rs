@@ -1,6 +1,6 @@
 //! Whisper tiny.en and base on real speech, beside what the references understand (`tests/fixtures/references.json`: texts;
-//! `words.json`: mlx-whisper's words). The models are 230 MB and not kept here: LINNET_SPEECH_MODELS names a folder that
-//! holds `tiny.en` and `base` as Linnet has them, imported from the same weights.
+//! `words.json`: mlx-whisper's words). The models are 230 MB and not kept here: LINNET_SPEECH_MODELS names the
+//! folder of Linnet's models, which `make test-speech` fills.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -24,9 +24,8 @@ fn samples(of_clip: &Value) -> Vec<f32> {
 }
 
 fn transcriber(model: &str, options: &NetworkOptions) -> Transcriber {
-    let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/speech-peers/linnet");
-    let folder = std::env::var_os("LINNET_SPEECH_MODELS").map_or_else(|| PathBuf::from(workspace), PathBuf::from);
-    let folder = folder.join(model);
+    let models = PathBuf::from(std::env::var_os("LINNET_SPEECH_MODELS").unwrap());
+    let folder = models.join(format!("whisper-{model}"));
     Transcriber::new(load_network(&folder, options).unwrap(), &folder).unwrap()
 }
 
@@ -65,7 +64,7 @@ const EXACT: NetworkOptions = NetworkOptions {
 };
 
 #[test]
-#[ignore = "needs the models in LINNET_SPEECH_MODELS"]
+#[ignore = "needs whisper-tiny.en and whisper-base: make test-speech"]
 fn greedy_text_is_mlx_whispers() {
     for model in ["tiny.en", "base"] {
         transcripts(model, &EXACT, &options(1), |clip, transcript, known| {
@@ -75,7 +74,7 @@ fn greedy_text_is_mlx_whispers() {
 }
 
 #[test]
-#[ignore = "needs the models in LINNET_SPEECH_MODELS"]
+#[ignore = "needs whisper-tiny.en and whisper-base: make test-speech"]
 fn text_of_five_beams_is_faster_whispers() {
     for model in ["tiny.en", "base"] {
         transcripts(model, &EXACT, &options(5), |clip, transcript, known| {
@@ -89,7 +88,7 @@ fn text_of_five_beams_is_faster_whispers() {
 }
 
 #[test]
-#[ignore = "needs the models in LINNET_SPEECH_MODELS"]
+#[ignore = "needs whisper-tiny.en and whisper-base: make test-speech"]
 fn with_int8_weights_no_more_words_are_wrong_than_faster_whispers() {
     let references = read("references.json");
     let network = NetworkOptions { weights: WeightPrecision::Int8, ..NetworkOptions::default() };
@@ -108,7 +107,7 @@ fn with_int8_weights_no_more_words_are_wrong_than_faster_whispers() {
 }
 
 #[test]
-#[ignore = "needs the models in LINNET_SPEECH_MODELS"]
+#[ignore = "needs whisper-tiny.en and whisper-base: make test-speech"]
 fn words_and_their_times_are_mlx_whispers() {
     let (references, words) = (read("references.json"), read("words.json"));
     let options = TranscribeOptions { word_timestamps: true, ..options(1) };
@@ -135,7 +134,7 @@ fn words_and_their_times_are_mlx_whispers() {
 }
 
 #[test]
-#[ignore = "needs the models in LINNET_SPEECH_MODELS"]
+#[ignore = "needs whisper-tiny.en and whisper-base: make test-speech"]
 fn audio_that_comes_in_pieces_is_understood_as_a_whole() {
     let references = read("references.json");
     let heard = samples(&references["clips"]["62"]);
@@ -151,7 +150,7 @@ fn audio_that_comes_in_pieces_is_understood_as_a_whole() {
 }
 
 #[test]
-#[ignore = "needs the models in LINNET_SPEECH_MODELS"]
+#[ignore = "needs whisper-tiny.en and whisper-base: make test-speech"]
 fn the_language_is_heard() {
     let references = read("references.json");
     let mut transcriber = transcriber("base", &NetworkOptions::default());
@@ -165,7 +164,7 @@ fn the_language_is_heard() {
 }
 
 #[test]
-#[ignore = "needs the models in LINNET_SPEECH_MODELS"]
+#[ignore = "needs whisper-tiny.en and whisper-base: make test-speech"]
 fn a_long_dictionary_is_not_read_out_on_silence() {
     let dictionary: Vec<String> =
         ["Kubernetes", "Grafana", "Prometheus", "Terraform", "Ansible", "Postgres", "Kafka", "Linnet"]
