@@ -11,10 +11,10 @@ BINDINGS := $(if $(filter Linux,$(SYSTEM)),mlx)
 export PYTHON
 
 # What differs when the backend on MLX is compiled in; the other crates are not built a second time.
-MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet -p linnet-parity -p linnet-gpu
+MLX_CRATES := -p linnet-compute -p linnet-runtime -p linnet-speech -p linnet -p linnet-parity -p linnet-gpu
 
 .PHONY: help run test lint test-metal test-models check-macos link-macos test-arm test-clients bench bench-serve peers mlx fixtures gpu-pack
-.PHONY: speech-fixtures speech-words speech-vad-weights bench-vad
+.PHONY: test-speech whisper-fixtures speech-fixtures speech-words speech-vad-weights bench-vad
 .PHONY: setup-build setup-macos setup-arm setup-test setup-python
 .DEFAULT_GOAL := help
 
@@ -61,6 +61,12 @@ test-clients: setup-build target/venv/clients/.ready ## Real clients against the
 	cargo build --locked -p linnet
 	LINNET_BINARY="$(BUILD)/debug/linnet" target/venv/clients/bin/python -m pytest tests/clients
 
+test-speech: setup-build setup-python ## Dictation with a real model: silence, noise, soft speech, long takes
+	cargo build --locked -p linnet
+	LINNET_HOME=target/clients/home "$(BUILD)/debug/linnet" pull whisper-tiny.en
+	LINNET_WHISPER_TINY_EN="$(abspath target/clients/home)/models/whisper-tiny.en" \
+	    cargo test --locked -p linnet-speech --test dictation -- --ignored
+
 check-macos: setup-macos $(BINDINGS) ## Type-check and lint for macOS on Apple silicon; on Linux too, with nothing of Apple's
 	$(PYTHON) tests/cross/macos.py
 	cd tests/cross && $(PYTHON) -m unittest -q
@@ -91,6 +97,10 @@ fixtures: target/venv/parity/.ready ## Make the parity fixtures again with the p
 
 speech-fixtures: target/venv/speech/.ready ## Make the speech fixtures again with the pinned references
 	cd tests/speech && ../../target/venv/speech/bin/python make_fixtures.py
+	cd tests/speech && ../../target/venv/speech/bin/python make_decoding.py
+
+whisper-fixtures: target/venv/speech/.ready ## Make the parity fixtures of Whisper again with the pinned reference
+	cd tests/parity/whisper && ../../../target/venv/speech/bin/python make.py
 
 speech-words: target/venv/speech/.ready ## Make the lists of common words again
 	cd tests/speech && ../../target/venv/speech/bin/python make_words.py

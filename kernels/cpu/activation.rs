@@ -4,7 +4,7 @@
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
-use crate::simd::{ExpConstants, Vector, exp as exp_vector};
+use crate::simd::{ExpConstants, MAX_LANES, Vector, exp as exp_vector, zip_in_place};
 
 /// What GELU's tanh form adds of the cube.
 const GELU_CUBIC: f32 = 0.044_715;
@@ -12,6 +12,11 @@ const GELU_CUBIC: f32 = 0.044_715;
 const GELU_TANH_SCALE: f32 = 2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 /// The factor of GELU's sigmoid form.
 const GELU_SIGMOID_SCALE: f32 = 1.702;
+
+/// `p` of formula 7.1.26 of Abramowitz and Stegun.
+const ERF_REACH: f32 = 0.327_591_1;
+/// Its `a1` to `a5`.
+const ERF_POLYNOMIAL: [f32; 5] = [0.254_829_6, -0.284_496_72, 1.421_413_8, -1.453_152_1, 1.061_405_4];
 
 /// An elementwise activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -98,6 +103,109 @@ pub(crate) unsafe fn gate<V: Vector>(activation: Activation, gate: &mut [f32], u
     }
 }
 
+/// `x = f(x)`. GELU, which plain feed-forward layers use, is computed in vectors; the others are loops without branches
+/// that the compiler makes vector code of, with the features that are enabled where this is inlined.
+///
+/// # Safety
+/// The machine must have `V`'s instruction set.
+#[inline(always)]
+pub(crate) unsafe fn activate<V: Vector>(activation: Activation, x: &mut [f32]) {
+    macro_rules! loops {
+        ($($function:ident)*) => {
+            match activation {
+                $(Activation::$function => x.iter_mut().for_each(|x| *x = Activation::$function.apply(*x)),)*
+                // SAFETY: the caller's promise.
+                Activation::Gelu => unsafe { gelu_in_place::<V>(x) },
+                Activation::Identity => {}
+            }
+        };
+    }
+    loops!(Silu GeluTanh GeluSigmoid Relu ReluSquared Sigmoid Tanh);
+}
+
+/// `sums = f(sums + bias)`.
+///
+/// # Safety
+/// The machine must have `V`'s instruction set.
+#[inline(always)]
+pub(crate) unsafe fn activate_with_bias<V: Vector>(activation: Activation, sums: &mut [f32], bias: Option<&[f32]>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(bias) = bias {
+            zip_in_place::<V>(sums, bias, |sum, bias| sum.add(bias));
+        }
+        activate::<V>(activation, sums);
+    }
+}
+
+#[inline(always)]
+unsafe fn gelu_in_place<V: Vector>(x: &mut [f32]) {
+    let mut chunks = x.chunks_exact_mut(V::LANES);
+    // SAFETY: the caller's promise; each chunk, and the buffer of the tail, is a whole vector.
+    unsafe {
+        let constants = GeluConstants::<V>::new();
+        for chunk in &mut chunks {
+            gelu(V::load(chunk.as_ptr()), &constants).store(chunk.as_mut_ptr());
+        }
+        let rest = chunks.into_remainder();
+        if !rest.is_empty() {
+            let mut padded = [0.0; MAX_LANES];
+            padded[..rest.len()].copy_from_slice(rest);
+            gelu(V::load(padded.as_ptr()), &constants).store(padded.as_mut_ptr());
+            rest.copy_from_slice(&padded[..rest.len()]);
+        }
+    }
+}
+
+/// The constants of [`gelu`], so that loops load them once.
+struct GeluConstants<V> {
+    exp: ExpConstants<V>,
+    half: V,
+    root: V,
+    reach: V,
+    polynomial: [V; 5],
+}
+
+impl<V: Vector> GeluConstants<V> {
+    /// # Safety
+    /// The machine must have `V`'s instruction set.
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                exp: ExpConstants::new(),
+                half: V::splat(0.5),
+                root: V::splat(FRAC_1_SQRT_2),
+                reach: V::splat(ERF_REACH),
+                polynomial: [
+                    V::splat(ERF_POLYNOMIAL[0]),
+                    V::splat(ERF_POLYNOMIAL[1]),
+                    V::splat(ERF_POLYNOMIAL[2]),
+                    V::splat(ERF_POLYNOMIAL[3]),
+                    V::splat(ERF_POLYNOMIAL[4]),
+                ],
+            }
+        }
+    }
+}
+
+/// `x/2 * (1 + erf(x / sqrt(2)))`, the error function as in [`erf`].
+#[inline(always)]
+fn gelu<V: Vector>(x: V, constants: &GeluConstants<V>) -> V {
+    let one = constants.exp.one;
+    let scaled = x.mul(constants.root);
+    let magnitude = scaled.abs();
+    let t = one.div(magnitude.mul_add(constants.reach, one));
+    let [first, second, third, fourth, fifth] = constants.polynomial;
+    let polynomial = t.mul_add(fifth, fourth).mul_add(t, third).mul_add(t, second).mul_add(t, first).mul(t);
+    let zero = constants.exp.zero;
+    let bell = exp_vector(zero.sub(magnitude.mul(magnitude)), &constants.exp);
+    let erf = one.sub(polynomial.mul(bell)).copy_sign(x);
+    let half = x.mul(constants.half);
+    erf.mul_add(half, half)
+}
+
 /// `x * sigmoid(y)`.
 #[inline(always)]
 fn times_sigmoid<V: Vector>(x: V, y: V, constants: &ExpConstants<V>) -> V {
@@ -146,8 +254,9 @@ pub(crate) fn exp(x: f32) -> f32 {
 #[inline(always)]
 fn erf(x: f32) -> f32 {
     let magnitude = x.abs();
-    let t = 1.0 / (1.0 + 0.327_591_1 * magnitude);
-    let poly = t * (0.254_829_6 + t * (-0.284_496_72 + t * (1.421_413_8 + t * (-1.453_152_1 + t * 1.061_405_4))));
+    let t = 1.0 / (1.0 + ERF_REACH * magnitude);
+    let [first, second, third, fourth, fifth] = ERF_POLYNOMIAL;
+    let poly = t * (first + t * (second + t * (third + t * (fourth + t * fifth))));
     (1.0 - poly * exp(-magnitude * magnitude)).copysign(x)
 }
 

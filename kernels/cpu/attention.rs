@@ -2,8 +2,14 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod checks;
+mod cross;
+#[cfg(test)]
+mod cross_tests;
 mod join;
+mod lines;
 mod plan;
 mod row_group;
 mod scalar;
@@ -15,6 +21,11 @@ mod tile;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use checks::AttentionError;
+pub use cross::{
+    CrossAttentionError, CrossMemory, CrossRow, MemoryFormat, coarse_full_attention, cross_attention, cross_scores,
+    full_attention,
+};
+pub use lines::HeadLayout;
 
 use self::{
     plan::{RowShape, Task, plan},

@@ -1,6 +1,6 @@
 //! What every kernel needs to know about where it runs.
 
-use crate::{Isa, matmul::BufferStore, pool::ThreadPool, weight_memory::WeightMemory};
+use crate::{Isa, matmul::BufferStore, pool::ThreadPool, scratch::Scratch, weight_memory::WeightMemory};
 
 /// The instruction set and the threads that kernels run on. One per process or per model; never global.
 #[derive(Debug)]
@@ -8,6 +8,7 @@ pub struct Context {
     isa: Isa,
     pool: ThreadPool,
     buffers: BufferStore,
+    scratch: Scratch,
     weight_memory: WeightMemory,
 }
 
@@ -26,6 +27,7 @@ impl Context {
             isa,
             pool: ThreadPool::new(threads),
             buffers: BufferStore::default(),
+            scratch: Scratch::default(),
             weight_memory: WeightMemory::default(),
         }
     }
@@ -50,5 +52,10 @@ impl Context {
     /// Memory that products use and give back, so that a step allocates nothing.
     pub(crate) fn buffers(&self) -> &BufferStore {
         &self.buffers
+    }
+
+    /// Floats that a kernel needs for a moment.
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     Activation, Context,
-    activation::gate,
+    activation::{activate, gate},
     parallel::for_element_parts,
     simd::{Kernel, Vector, VectorKernel, dispatch, map_in_place, zip_in_place},
 };
@@ -85,26 +85,11 @@ impl VectorKernel for Elementwise<'_> {
                     let scale = V::splat(scale);
                     map_in_place::<V>(self.x, |x| x.mul(scale));
                 }
-                Operation::Activate(activation) => activate(activation, self.x),
+                Operation::Activate(activation) => activate::<V>(activation, self.x),
                 Operation::Gate(activation, up) => gate::<V>(activation, self.x, up),
             }
         }
     }
-}
-
-/// One loop per function: its body has no branches, so the compiler makes vector code of it with the features that are
-/// enabled where this is inlined.
-#[inline(always)]
-fn activate(activation: Activation, x: &mut [f32]) {
-    macro_rules! loops {
-        ($($function:ident)*) => {
-            match activation {
-                $(Activation::$function => x.iter_mut().for_each(|x| *x = Activation::$function.apply(*x)),)*
-                Activation::Identity => {}
-            }
-        };
-    }
-    loops!(Silu GeluTanh Gelu GeluSigmoid Relu ReluSquared Sigmoid Tanh);
 }
 
 #[cfg(test)]

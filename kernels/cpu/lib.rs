@@ -9,6 +9,7 @@ mod argmax;
 mod attention;
 mod context;
 mod convert;
+mod convolution;
 mod elementwise;
 mod float_slice;
 mod isa;
@@ -20,6 +21,7 @@ mod pages;
 mod parallel;
 pub mod pool;
 mod rope;
+mod scratch;
 mod simd;
 mod softmax;
 mod turns;
@@ -27,9 +29,13 @@ mod weight_memory;
 
 pub use activation::Activation;
 pub use argmax::argmax;
-pub use attention::{AttentionError, AttentionOptions, AttentionRow, attention};
+pub use attention::{
+    AttentionError, AttentionOptions, AttentionRow, CrossAttentionError, CrossMemory, CrossRow, HeadLayout,
+    MemoryFormat, attention, coarse_full_attention, cross_attention, cross_scores, full_attention,
+};
 pub use context::Context;
 pub use convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+pub use convolution::{Convolution1d, ConvolutionWeight, conv1d};
 pub use elementwise::{activate_in_place, add_in_place, gated, scale_in_place};
 pub use float_slice::FloatSlice;
 pub use isa::Isa;

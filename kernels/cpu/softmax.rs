@@ -90,11 +90,22 @@ impl VectorKernel for ExpSum<'_> {
             let constants = ExpConstants::<V>::new();
             let maximum = V::splat(self.maximum);
             // Blocks keep the running sums small enough not to lose digits over a whole vocabulary.
-            let blocks = self.x.chunks(BLOCK).map(|block| {
-                let term = |sum: V, x: V| sum.add(exp(x.sub(maximum), &constants));
-                f64::from(sum::<V>(block, term, |x| (x - self.maximum).exp()))
-            });
-            blocks.sum::<f64>() as f32
+            let mut total = 0.0f64;
+            for block in self.x.chunks(BLOCK) {
+                let mut sums = [V::splat(0.0); 2];
+                let mut pairs = block.chunks_exact(2 * V::LANES);
+                for pair in &mut pairs {
+                    for (index, sum) in sums.iter_mut().enumerate() {
+                        let x = V::load(pair.as_ptr().add(index * V::LANES));
+                        *sum = sum.add(exp(x.sub(maximum), &constants));
+                    }
+                }
+                total += f64::from(sums[0].add(sums[1]).reduce_add());
+                for &x in pairs.remainder() {
+                    total += f64::from((x - self.maximum).exp());
+                }
+            }
+            total as f32
         }
     }
 }

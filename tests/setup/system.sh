@@ -72,6 +72,9 @@ build)
   Rust, by rustup, as https://rustup.rs says; then open a new shell"
     if [ "$(uname -s)" = Darwin ]; then want_mac_tools; fi
     want_package "have cc && have c++ && have make" build-essential "$compiler_remedy"
+    # The microphone, for `linnet listen`; Macs bring their own sound system.
+    [ "$(uname -s)" = Darwin ] || want_package "pkg-config --exists alsa" "pkg-config libasound2-dev" \
+        "ALSA's headers: apt-get install pkg-config libasound2-dev (or your system's equal)"
     ;;
 python)
     want_package \

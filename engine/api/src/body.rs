@@ -43,6 +43,14 @@ pub(crate) async fn read_optional_json(headers: &HeaderMap, body: Body, limit: u
     parsed.map(|json| json.0).map_err(|error| invalid_json(&bytes, &error))
 }
 
+/// The body as it is.
+///
+/// # Errors
+/// When it is too large, stalls or breaks off.
+pub(crate) async fn read_bytes(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    read(headers, body, limit).await
+}
+
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut stream = body.into_data_stream();

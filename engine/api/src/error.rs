@@ -3,6 +3,7 @@
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use linnet_runtime::StepModelError;
+use linnet_speech::{AudioError, SpeechError, VadError};
 use serde_json::{Value, json};
 
 use crate::quote::{cut, shortened};
@@ -139,6 +140,66 @@ pub enum ApiError {
         /// How many requests run or wait.
         requests: usize,
     },
+    /// No speech model is installed.
+    #[error(
+        "no speech model is installed; fetch one with `linnet pull whisper-tiny.en`, or `whisper-base` for more languages"
+    )]
+    NoSpeechModel,
+    /// The model does something else than this route asks for.
+    #[error("`{model}` is a {kind} model; {remedy}")]
+    WrongModelKind {
+        /// The model.
+        model: String,
+        /// What it is.
+        kind: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The body is of a kind that this route does not read.
+    #[error("the content type `{found}` is not read here; send {expected}")]
+    UnsupportedMedia {
+        /// What was sent.
+        found: String,
+        /// What is read.
+        expected: &'static str,
+    },
+    /// The form is not one.
+    #[error("the form cannot be read: {0}; send it as multipart/form-data with a boundary")]
+    BrokenForm(String),
+    /// The audio cannot be read.
+    #[error("{0}")]
+    BadAudio(String),
+    /// The request does not suit the speech model.
+    #[error("{0}")]
+    SpeechRequest(String),
+    /// The speech model failed.
+    #[error("`{model}`: {reason}")]
+    SpeechFailed {
+        /// The model.
+        model: String,
+        /// What happened, and what to do.
+        reason: String,
+    },
+    /// No open session has that id.
+    #[error(
+        "there is no session `{id}`; it was closed or nobody used it for too long: open one with POST /v1/audio/sessions"
+    )]
+    SessionNotFound {
+        /// The id.
+        id: String,
+    },
+    /// The session takes no more audio.
+    #[error("session `{id}` was finished and takes no more audio; open another with POST /v1/audio/sessions")]
+    SessionFinished {
+        /// The id.
+        id: String,
+    },
+    /// No more sessions.
+    #[error("{limit} sessions are open, which is the most; finish or delete one")]
+    TooManySessions {
+        /// How many may be open.
+        limit: usize,
+    },
     /// Too many requests wait already.
     #[error("{text}")]
     Overloaded {
@@ -246,6 +307,34 @@ impl ApiError {
         Self::ModelNotFound { model: shortened(name), available }
     }
 
+    /// What a speech engine says of `model`.
+    pub(crate) fn speech(model: &str, error: SpeechError) -> Self {
+        let model = model.to_owned();
+        match error {
+            SpeechError::Load(reason) => Self::ModelLoadFailed { model, reason },
+            SpeechError::Request(text) => Self::SpeechRequest(text),
+            SpeechError::QueueFull { .. } => Self::Overloaded { text: error.to_string(), retry_seconds: 5 },
+            SpeechError::Cancelled => Self::ShuttingDown,
+            other => Self::SpeechFailed { model, reason: other.to_string() },
+        }
+    }
+
+    /// What is wrong with an upload.
+    #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+    pub(crate) fn audio(error: AudioError) -> Self {
+        Self::BadAudio(error.to_string())
+    }
+
+    /// The detector of speech failed.
+    pub(crate) fn vad(error: &VadError) -> Self {
+        Self::SpeechFailed { model: "silero-vad".to_owned(), reason: error.to_string() }
+    }
+
+    /// No session has the id that a client wrote.
+    pub(crate) fn session_not_found(id: &str) -> Self {
+        Self::SessionNotFound { id: shortened(id) }
+    }
+
     /// The table: each kind of error with its status, OpenAI type and code.
     fn row(&self) -> Row {
         let (status, kind, code) = match self {
@@ -266,6 +355,16 @@ impl ApiError {
             Self::MemoryShort { .. } => (StatusCode::BAD_REQUEST, INVALID, "insufficient_memory"),
             Self::MemoryBusy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "memory_in_use"),
             Self::ModelInUse { .. } => (StatusCode::CONFLICT, INVALID, "model_in_use"),
+            Self::NoSpeechModel => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_speech_model"),
+            Self::WrongModelKind { .. } => (StatusCode::BAD_REQUEST, INVALID, "wrong_model_kind"),
+            Self::UnsupportedMedia { .. } => (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type"),
+            Self::BrokenForm(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_form"),
+            Self::BadAudio(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_audio"),
+            Self::SpeechRequest(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_value"),
+            Self::SpeechFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", "transcription_failed"),
+            Self::SessionNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "session_not_found"),
+            Self::SessionFinished { .. } => (StatusCode::CONFLICT, INVALID, "session_finished"),
+            Self::TooManySessions { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "too_many_sessions"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::Engine(StepModelError::KvFull { .. }) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", "kv_cache_full")
@@ -305,6 +404,8 @@ impl ApiError {
         match self {
             Self::InvalidField { field, .. } | Self::Unsupported { field, .. } => Some(field),
             Self::ModelNotFound { .. } | Self::MemoryShort { .. } | Self::ModelInUse { .. } => Some("model"),
+            Self::WrongModelKind { .. } => Some("model"),
+            Self::BadAudio(_) => Some("file"),
             Self::ContextOverflow { field, .. } => Some(field),
             Self::TemplateRefused { .. } => Some("messages"),
             _ => None,

@@ -134,7 +134,7 @@ fn preflight(headers: &HeaderMap) -> Response {
     const PRIVATE_NETWORK_REQUEST: &str = "access-control-request-private-network";
     let mut response = StatusCode::NO_CONTENT.into_response();
     let answer = response.headers_mut();
-    answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
+    answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     answer.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(PREFLIGHT_MAX_AGE));
     // SDKs add headers of their own; the origin is trusted, so what it asks for is granted.
     if let Some(asked) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {

@@ -12,6 +12,7 @@ mod answer;
 mod body;
 mod error;
 mod fields;
+mod form;
 mod guard;
 mod json;
 mod metrics;
@@ -24,21 +25,23 @@ mod residency;
 mod routes;
 mod sampling;
 mod server;
+mod speech;
 mod sse;
 mod state;
 mod wire;
 
 pub use error::ApiError;
-pub use options::{DEFAULT_BODY_LIMIT, DEFAULT_PORT, ServerOptions};
+pub use options::{DEFAULT_AUDIO_LIMIT, DEFAULT_BODY_LIMIT, DEFAULT_PORT, ServerOptions};
 pub use provider::{
     LoadedCard, ModelCard, ModelLease, ModelProvider, ModelResidency, ModelState, ResidencyStatus, ServedModel,
     SingleModel,
 };
 pub use residency::{
-    LoadDecision, MemoryMeter, MemoryState, ModelFacts, ModelManager, ModelSource, ResidencyOptions, Resident,
-    Shortage, SystemMemory, Use, decide_load, next_idle_unload,
+    LoadDecision, MemoryMeter, MemoryState, ModelFacts, ModelKind, ModelManager, ModelSource, ResidencyOptions,
+    Resident, Shortage, SystemMemory, Use, decide_load, next_idle_unload,
 };
 pub use routes::router;
 pub use sampling::{BUILT_IN_TEMPERATURE, SamplingOverrides};
 pub use server::serve;
+pub use speech::{SpeechManager, SpeechSource};
 pub use state::ApiState;

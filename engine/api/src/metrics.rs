@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use linnet_runtime::FinishReason;
+use linnet_speech::SpeechStatus;
 use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::provider::{LoadedCard, ResidencyStatus};
 use rate::RateWindow;
-use snapshot::snapshot;
+use snapshot::{add_speech, snapshot};
 
 /// The content type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -243,10 +244,18 @@ impl Metrics {
     ///
     /// # Errors
     /// When the encoder fails, which writing to memory does not.
-    pub(crate) fn text(&self, models: &[LoadedCard], residency: &ResidencyStatus) -> Result<String, fmt::Error> {
+    pub(crate) fn text(
+        &self,
+        models: &[LoadedCard],
+        residency: &ResidencyStatus,
+        speech: &[(String, SpeechStatus)],
+        sessions: usize,
+    ) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_text::encode(&mut text, &self.registry)?;
-        prometheus_text::encode(&mut text, &snapshot(PREFIX, models, residency, self.uptime()))?;
+        let mut registry = snapshot(PREFIX, models, residency, self.uptime());
+        add_speech(&mut registry, speech, sessions);
+        prometheus_text::encode(&mut text, &registry)?;
         Ok(text)
     }
 }

@@ -11,6 +11,9 @@ pub const DEFAULT_PORT: u16 = 5466;
 /// The largest request body taken by default: long contexts fit many times over.
 pub const DEFAULT_BODY_LIMIT: usize = 32 * 1024 * 1024;
 
+/// The largest upload of audio taken by default: three hours of MP3, or an hour and a half of uncompressed mono at 16 kHz.
+pub const DEFAULT_AUDIO_LIMIT: usize = 256 * 1024 * 1024;
+
 /// How a server behaves; every field has a safe default.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
@@ -26,6 +29,8 @@ pub struct ServerOptions {
     pub api_key: Option<String>,
     /// The largest request body, in bytes.
     pub body_limit: usize,
+    /// The largest request body with audio, in bytes.
+    pub audio_limit: usize,
     /// The longest silence on a stream before a comment is sent to keep the connection open.
     pub keep_alive: Duration,
     /// How long running answers may go on after a shutdown was asked for; then they end with an error event.
@@ -42,6 +47,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             api_key: None,
             body_limit: DEFAULT_BODY_LIMIT,
+            audio_limit: DEFAULT_AUDIO_LIMIT,
             keep_alive: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(3),
             sampling: SamplingOverrides::default(),

@@ -12,4 +12,4 @@ mod state;
 pub use decision::{LoadDecision, MemoryState, Resident, Shortage, Use, decide_load, next_idle_unload};
 pub use manager::{ModelManager, ResidencyOptions};
 pub use memory::{MemoryMeter, SystemMemory};
-pub use source::{ModelFacts, ModelSource};
+pub use source::{ModelFacts, ModelKind, ModelSource};

@@ -2,6 +2,9 @@
 
 mod admin_cache;
 mod admin_models;
+mod audio_sessions;
+mod audio_stream;
+mod audio_transcriptions;
 mod chat_completions;
 mod completions;
 mod health;
@@ -10,7 +13,7 @@ mod stats;
 
 use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Router, middleware};
 
@@ -22,7 +25,7 @@ use crate::{guard, request_id};
 type Handlers = MethodRouter<Arc<ApiState>>;
 
 /// Every route: method, path as people write it, path as the router takes it, handler.
-fn routes() -> [(&'static str, &'static str, &'static str, Handlers); 13] {
+fn routes() -> [(&'static str, &'static str, &'static str, Handlers); 21] {
     [
         ("GET", "/health", "/health", get(health::health)),
         ("GET", "/stats", "/stats", get(stats::stats)),
@@ -32,6 +35,29 @@ fn routes() -> [(&'static str, &'static str, &'static str, Handlers); 13] {
         ("GET", "/v1/models/{id}", "/v1/models/{*id}", get(models::retrieve)),
         ("POST", "/v1/chat/completions", "/v1/chat/completions", post(chat_completions::create)),
         ("POST", "/v1/completions", "/v1/completions", post(completions::create)),
+        (
+            "POST",
+            "/v1/audio/transcriptions",
+            "/v1/audio/transcriptions",
+            post(audio_transcriptions::transcribe).layer(DefaultBodyLimit::disable()),
+        ),
+        (
+            "POST",
+            "/v1/audio/translations",
+            "/v1/audio/translations",
+            post(audio_transcriptions::translate).layer(DefaultBodyLimit::disable()),
+        ),
+        ("POST", "/v1/audio/sessions", "/v1/audio/sessions", post(audio_sessions::open)),
+        (
+            "GET",
+            "/v1/audio/sessions/{id}",
+            "/v1/audio/sessions/{id}",
+            get(audio_sessions::show).delete(audio_sessions::close),
+        ),
+        ("POST", "/v1/audio/sessions/{id}/audio", "/v1/audio/sessions/{id}/audio", post(audio_sessions::push)),
+        ("POST", "/v1/audio/sessions/{id}/finish", "/v1/audio/sessions/{id}/finish", post(audio_sessions::finish)),
+        ("GET", "/v1/audio/sessions/{id}/stream", "/v1/audio/sessions/{id}/stream", get(audio_stream::join)),
+        ("GET", "/v1/audio/stream", "/v1/audio/stream", get(audio_stream::open)),
         ("POST", "/admin/models/load", "/admin/models/load", post(admin_models::load)),
         ("POST", "/admin/models/unload", "/admin/models/unload", post(admin_models::unload)),
         ("POST", "/admin/models/pin", "/admin/models/pin", post(admin_models::pin)),

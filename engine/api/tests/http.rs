@@ -18,5 +18,6 @@ mod http {
     mod odd_inputs;
     mod residency;
     mod sockets;
+    mod speech;
     mod streams;
 }

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, chat, import, inspect, list, pull, remove, serve};
+use crate::commands::{bench, chat, import, inspect, list, listen, pull, remove, serve, transcribe};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -10,6 +10,7 @@ Examples:
   linnet chat                      Talk to it
   linnet chat \"Name three birds\"   Ask one question
   linnet serve                     Answer programs on http://127.0.0.1:5466/v1 (OpenAI's API)
+  linnet transcribe talk.mp3       Write down what is said in a recording
   linnet import model.gguf         Add a model that is already on this machine
 
 Models live in LINNET_HOME (by default in your data folder). Exit codes: 0 done, 1 failed,
@@ -31,6 +32,10 @@ pub(crate) enum Command {
     Serve(serve::ServeArguments),
     /// Talk to a model in the terminal, or ask it one question
     Chat(chat::ChatArguments),
+    /// Write down what is said in audio files
+    Transcribe(transcribe::TranscribeArguments),
+    /// Write down what is said into the microphone
+    Listen(listen::ListenArguments),
     /// Fetch a model from the Hugging Face hub, or `starter`
     Pull(pull::PullArguments),
     /// Add a model from this machine: an MLX or Hugging Face folder, or a GGUF file
@@ -69,6 +74,9 @@ mod tests {
             "linnet chat --backend cpu hi",
             "linnet bench local m --backend mlx --kv-bits 8",
             "linnet chat hello there --system s --temperature 0 --max-tokens 5",
+            "linnet transcribe a.mp3 folder --language de --model whisper-base --beam 5 --words --output-dir d",
+            "linnet transcribe a.wav --format srt --format json --translate --prompt p --vocabulary x,y --fresh",
+            "linnet listen --language en --model m --device d",
             "linnet pull starter",
             "linnet import f.gguf --name n",
             "linnet ls --json",

@@ -63,8 +63,12 @@ fn classify(error: &anyhow::Error) -> Exit {
             StorePullError::Library(error) => is_missing_here(error),
         });
         let of_choice = cause.downcast_ref::<ChoiceError>().is_some_and(|error| match error {
-            ChoiceError::None | ChoiceError::Several(_) | ChoiceError::NoStarter => true,
-            ChoiceError::Speech(_) | ChoiceError::Unusable { .. } => false,
+            ChoiceError::None
+            | ChoiceError::Several(_)
+            | ChoiceError::NoStarter
+            | ChoiceError::NoSpeech
+            | ChoiceError::SeveralSpeech(_) => true,
+            ChoiceError::Speech(_) | ChoiceError::Text(_) | ChoiceError::Unusable { .. } => false,
         });
         in_library || on_hub || of_choice
     });

@@ -12,6 +12,7 @@ mod output;
 mod prefix_cache;
 mod progress;
 mod sampling;
+mod speech;
 mod units;
 
 use std::process::ExitCode;

@@ -18,9 +18,21 @@ pub(crate) enum ChoiceError {
     /// The starter was asked for and is not there.
     #[error("the starter model is not installed; fetch it with `linnet pull starter`")]
     NoStarter,
-    /// The model is for something else than answering.
-    #[error("\"{0}\" is a speech model; transcribe with it (`linnet transcribe`), and name a text model here")]
+    /// A speech model where a text model is meant.
+    #[error("\"{0}\" is a speech model; use `linnet transcribe` or `linnet listen` with it, or name a text model")]
     Speech(String),
+    /// A text model where a speech model is meant.
+    #[error("\"{0}\" is a text model; name a speech model, or fetch one with `linnet pull whisper-tiny.en`")]
+    Text(String),
+    /// There is no speech model.
+    #[error(
+        "no speech model is installed yet; fetch one with `linnet pull whisper-tiny.en`, or `whisper-base` for more \
+             languages"
+    )]
+    NoSpeech,
+    /// There are several speech models and none was named.
+    #[error("several speech models are installed and none was named; name one of: {}", .0.join(", "))]
+    SeveralSpeech(Vec<String>),
     /// The model is there but cannot be used.
     #[error("\"{name}\" cannot be used: {problem}")]
     Unusable {
@@ -41,7 +53,7 @@ pub(crate) fn find(store: &Store, name: Option<&str>) -> anyhow::Result<ModelEnt
         Some(name) => store.find(name)?,
         None => choose(store.list()?)?,
     };
-    if entry.kind == ModelKind::Speech {
+    if is_speech(&entry) {
         return Err(ChoiceError::Speech(entry.name).into());
     }
     match entry.problem {
@@ -50,10 +62,25 @@ pub(crate) fn find(store: &Store, name: Option<&str>) -> anyhow::Result<ModelEnt
     }
 }
 
-/// The default model: the only usable text model, else the starter.
+/// The model of that name, whatever it does.
+pub(crate) fn find_any(store: &Store, name: &str) -> anyhow::Result<ModelEntry> {
+    match find(store, Some(name)) {
+        Err(error) if matches!(error.downcast_ref(), Some(ChoiceError::Speech(_))) => {
+            crate::speech::find(store, Some(name))
+        }
+        other => other,
+    }
+}
+
+/// Whether a model makes text of speech.
+pub(crate) fn is_speech(entry: &ModelEntry) -> bool {
+    entry.kind == ModelKind::Speech
+}
+
+/// The default model: the only usable one, else the starter. Speech models are not meant.
 pub(crate) fn choose(entries: Vec<ModelEntry>) -> Result<ModelEntry, ChoiceError> {
-    let answers = |entry: &ModelEntry| entry.problem.is_none() && entry.kind == ModelKind::Text;
-    let mut usable: Vec<ModelEntry> = entries.into_iter().filter(answers).collect();
+    let is_meant = |entry: &ModelEntry| entry.problem.is_none() && !is_speech(entry);
+    let mut usable: Vec<ModelEntry> = entries.into_iter().filter(is_meant).collect();
     let index = match usable.as_slice() {
         [] => return Err(ChoiceError::None),
         [_] => Some(0),

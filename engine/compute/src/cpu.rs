@@ -97,6 +97,16 @@ impl CpuBackend {
         self
     }
 
+    /// The same backend, unless it is exact, with activations of quantized products held to 8 bits where there are many
+    /// rows ([`Precision::OneTerm`]), and those of full attention too where that is faster: for models that bear it.
+    #[must_use]
+    pub fn with_coarse_activations(mut self) -> Self {
+        if self.precision == Precision::Fast {
+            self.precision = Precision::OneTerm;
+        }
+        self
+    }
+
     fn product_outputs<const N: usize>(&self, x: &CpuTensor, weights: [&CpuMatrix; N]) -> Result<[CpuTensor; N]> {
         let mut outputs = weights.map(|weight| self.arena.tensor(x.rows(), weight.matrix.out_features()));
         let mut products = Vec::with_capacity(N);
@@ -258,6 +268,16 @@ impl Backend for CpuBackend {
         Ok(out)
     }
 
+    fn linear_activated(&self, x: &CpuTensor, weight: &CpuMatrix, activation: Activation) -> Result<CpuTensor> {
+        let mut out = self.arena.tensor(x.rows(), weight.matrix.out_features());
+        let product = Product::new(&weight.matrix, out.data_mut())
+            .with_bias(weight.bias.as_deref())
+            .with_activation(kernel_activation(activation));
+        linnet_kernels::matmul(&self.context, self.precision, x.data(), x.rows(), &mut [product])
+            .map_err(|error| kernel("matmul", &error))?;
+        Ok(out)
+    }
+
     fn activate(&self, x: CpuTensor, activation: Activation) -> Result<CpuTensor> {
         let mut out = x;
         linnet_kernels::activate_in_place(&self.context, kernel_activation(activation), out.data_mut());
@@ -342,7 +362,7 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self, k: &CpuTensor, v: &CpuTensor, heads: usize) -> Result<CpuMemory> {
-        CpuMemory::new(k, v, heads)
+        self.keep(k, v, heads)
     }
 
     fn apply_rope(&self, x: CpuTensor, rope: &CpuRope, step: &CpuStep) -> Result<CpuTensor> {

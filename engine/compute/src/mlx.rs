@@ -9,6 +9,8 @@ mod attention;
 mod failure;
 mod graph;
 mod kv;
+mod lines;
+mod listening;
 mod mask;
 mod memory;
 mod metal_kernels;
@@ -21,6 +23,8 @@ mod tokens;
 mod weight;
 
 pub use kv::MlxKv;
+pub use lines::MlxConvolution;
+pub use listening::MlxMemory;
 #[cfg(feature = "kernel-tests")]
 pub use metal_kernels::{KernelArray, run_kernel};
 pub use rope::MlxRope;
@@ -30,10 +34,10 @@ pub use tokens::MlxTokens;
 pub use weight::MlxMatrix;
 
 use crate::{
-    Activation, AttentionSpec, Backend, ComputeError, Draw, KvLayout, KvQuantization, LayerKv, MatrixSource, Result,
-    RopeSpec, Row, TensorView,
+    Activation, AttentionSpec, Backend, ComputeError, ConvolutionSource, Draw, Dtype, KvLayout, KvQuantization,
+    LayerKv, MatrixSource, Result, RopeSpec, Row, TensorView,
 };
-use activation::GatedActivations;
+use activation::Activations;
 use failure::Failure;
 use graph::{Graph, data};
 use memory::Memory;
@@ -64,7 +68,7 @@ pub struct MlxOptions {
 pub struct MlxBackend {
     graph: Rc<Graph>,
     memory: Rc<Memory>,
-    activations: GatedActivations,
+    activations: Activations,
     pace: Pace,
     options: MlxOptions,
 }
@@ -77,7 +81,7 @@ impl MlxBackend {
     pub fn new(options: MlxOptions) -> Result<Self> {
         let graph = if options.composed { Graph::new()? } else { Graph::new()?.with_kernels() };
         let memory = Memory::new(&graph)?;
-        let activations = GatedActivations::new()?;
+        let activations = Activations::new()?;
         Ok(Self { graph: Rc::new(graph), memory: Rc::new(memory), activations, pace: Pace::default(), options })
     }
 
@@ -125,6 +129,8 @@ impl Backend for MlxBackend {
     type Step = MlxStep;
     type Kv = MlxKv;
     type Tokens = MlxTokens;
+    type Convolution = MlxConvolution;
+    type Memory = MlxMemory;
 
     const NO_TOKEN: u32 = sampler::NO_TOKEN;
 
@@ -163,6 +169,14 @@ impl Backend for MlxBackend {
             return Err(ComputeError::Shape { operation: "rope", detail });
         }
         Ok(MlxRope::new(&self.graph, spec, head_dim)?)
+    }
+
+    fn convolution(&self, source: &ConvolutionSource<'_>) -> Result<MlxConvolution> {
+        MlxConvolution::load(source)
+    }
+
+    fn sinusoids(&self, length: usize, channels: usize, dtype: Dtype) -> Result<MlxTensor> {
+        self.make_sinusoids(length, channels, dtype)
     }
 
     fn kv_room(&self, layout: &KvLayout) -> Result<Option<usize>> {
@@ -219,6 +233,24 @@ impl Backend for MlxBackend {
         Ok(MlxTensor::new(parts, None))
     }
 
+    fn embed_positions(&self, table: &MlxMatrix, step: &MlxStep) -> Result<MlxTensor> {
+        let mut parts = Vec::with_capacity(step.groups.len());
+        for group in &step.groups {
+            let plan = &group.plan;
+            if let Some(last) = group.last_position.filter(|&last| last >= table.out_features) {
+                let detail = format!("position {last} of a table of {}", table.out_features);
+                return Err(ComputeError::Shape { operation: "embed_positions", detail });
+            }
+            // Padding, whose positions mean nothing, may lie beyond the table.
+            let position = |start: usize, place: usize| (start + place).min(table.out_features - 1) as u32;
+            let places = plan.positions.iter().flat_map(|&start| (0..plan.length).map(move |place| (start, place)));
+            let ids: Vec<u32> = places.map(|(start, place)| position(start, place)).collect();
+            let ids = data::from_u32(&ids, &[plan.positions.len() as i32, plan.length as i32])?;
+            parts.push(Part::flat(table.embed(&self.graph, &ids)?));
+        }
+        Ok(MlxTensor::new(parts, None))
+    }
+
     fn outputs(&self, x: &MlxTensor, step: &MlxStep) -> Result<MlxTensor> {
         if let (Parts::One(_), [group]) = (&x.parts, step.groups.as_slice())
             && group.wanted == Wanted::All
@@ -262,6 +294,10 @@ impl Backend for MlxBackend {
             .map_err(|_| ComputeError::Shape { operation: "linear", detail: "a product went missing".into() })
     }
 
+    fn activate(&self, x: MlxTensor, activation: Activation) -> Result<MlxTensor> {
+        Ok(x.map_flat(&self.graph, |x| self.activations.plain(activation, x))?)
+    }
+
     fn gated_linear(
         &self,
         x: &MlxTensor,
@@ -283,7 +319,7 @@ impl Backend for MlxBackend {
     }
 
     fn gated(&self, gate: MlxTensor, up: &MlxTensor, activation: Activation) -> Result<MlxTensor> {
-        Ok(gate.zip_flat(up, &self.graph, |gate, up| self.activations.apply(activation, gate, up))?)
+        Ok(gate.zip_flat(up, &self.graph, |gate, up| self.activations.gated(activation, gate, up))?)
     }
 
     fn add(&self, a: MlxTensor, b: &MlxTensor) -> Result<MlxTensor> {
@@ -292,6 +328,26 @@ impl Backend for MlxBackend {
 
     fn rms_norm(&self, x: &MlxTensor, weight: &Array, epsilon: f32) -> Result<MlxTensor> {
         Ok(x.map_flat(&self.graph, |x| self.graph.rms_norm(x, weight, epsilon))?)
+    }
+
+    fn layer_norm(&self, x: &MlxTensor, weight: &Array, bias: &Array, epsilon: f32) -> Result<MlxTensor> {
+        Ok(x.map_flat(&self.graph, |x| self.graph.layer_norm(x, weight, bias, epsilon))?)
+    }
+
+    fn lines(&self, values: &[f32], columns: usize) -> Result<MlxTensor> {
+        Self::host_lines(values, columns)
+    }
+
+    fn convolve(&self, x: &MlxTensor, convolution: &MlxConvolution) -> Result<MlxTensor> {
+        self.run_convolution(x, convolution)
+    }
+
+    fn full_attention(&self, q: &MlxTensor, k: &MlxTensor, v: &MlxTensor, heads: usize) -> Result<MlxTensor> {
+        self.attend_all(q, k, v, heads)
+    }
+
+    fn memory(&self, k: &MlxTensor, v: &MlxTensor, heads: usize) -> Result<MlxMemory> {
+        MlxMemory::new(&self.graph, k, v, heads)
     }
 
     fn apply_rope(&self, x: MlxTensor, rope: &MlxRope, step: &MlxStep) -> Result<MlxTensor> {
@@ -332,19 +388,33 @@ impl Backend for MlxBackend {
         }
         let graph = &*self.graph;
         for (((q, k), v), group) in q.parts().iter().zip(k.parts()).zip(v.parts()).zip(&step.groups) {
-            let q = q.to_heads(graph, layer.head_dim)?;
             let k = k.to_heads(graph, layer.head_dim)?;
             let v = v.to_heads(graph, layer.head_dim)?;
             let (keys, values) = kv.write(&group.plan, spec.layer, &k, &v)?;
             let mask = group.plan.mask(layer.window_number);
-            let attended = attention::attend(graph, &q, &keys, &values, spec, &group.plan, mask, kv.packing())?;
+            let attended = if spec.split_scale {
+                let (keys, values) = (keys.floats(graph, kv.packing())?, values.floats(graph, kv.packing())?);
+                Rc::new(listening::attend_split(graph, &*q.to_flat(graph)?, &keys, &values, mask)?)
+            } else {
+                let q = q.to_heads(graph, layer.head_dim)?;
+                let packing = kv.packing();
+                Rc::new(attention::attend(graph, &q, &keys, &values, spec, &group.plan, mask, packing)?)
+            };
             // Only steps that decode and nothing else come so close upon one another.
             if group.wanted == Wanted::All && step.groups.len() == 1 && self.pace.ends_piece(spec.layer, kv.layers()) {
-                step.piece_ends.borrow_mut().push(attended.clone());
+                step.piece_ends.borrow_mut().push((*attended).clone());
             }
-            parts.push(Part::Heads(Rc::new(attended)));
+            parts.push(if spec.split_scale { Part::Flat(attended) } else { Part::Heads(attended) });
         }
         Ok(MlxTensor::new(parts, None))
+    }
+
+    fn cross_attention(&self, q: &MlxTensor, memories: &[&MlxMemory], step: &MlxStep) -> Result<MlxTensor> {
+        self.attend_memories(q, memories, step)
+    }
+
+    fn cross_scores(&self, q: &MlxTensor, memory: &MlxMemory, heads: &[usize]) -> Result<MlxTensor> {
+        self.memory_scores(q, memory, heads)
     }
 
     fn runs_ahead(&self) -> bool {

@@ -26,6 +26,8 @@ use std::{
 pub use generation::Generation;
 pub use status::{EngineHealth, EngineStatus, KvStatus};
 
+use linnet_kernels::CoreTurns;
+
 use self::{
     inbox::{Command, Inbox, Submission},
     worker::Worker,
@@ -160,6 +162,12 @@ impl Engine {
                 thread: Mutex::new(Some(thread)),
             }),
         })
+    }
+
+    /// Lets urgent work that is marked in `turns` go before this engine's steps: both compute on the same cores. Only the
+    /// first call counts.
+    pub fn give_way_to(&self, turns: Arc<CoreTurns>) {
+        self.handle.inbox.give_way_to(turns);
     }
 
     /// Hands a request to the engine. Returns at once; the answer comes as events, and dropping the [`Generation`]

@@ -7,6 +7,7 @@
 mod error;
 mod opus;
 mod packets;
+mod pcm;
 mod resample;
 
 use std::{
@@ -18,6 +19,7 @@ use std::{
 use symphonia::core::io::MediaSource;
 
 pub use error::AudioError;
+pub use pcm::{PcmError, PcmFormat, PcmStream, SampleFormat};
 
 use packets::{Decoded, PacketReader};
 use resample::Resampler;

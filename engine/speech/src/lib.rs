@@ -17,6 +17,7 @@ mod mel;
 mod recognizer;
 mod segment;
 mod session;
+mod subtitles;
 #[cfg(test)]
 mod test_support;
 mod text;
@@ -26,7 +27,7 @@ mod whisper;
 mod windows;
 
 pub use agreement::{LocalAgreement, TimedWord};
-pub use audio::{AudioError, AudioInfo, AudioReader};
+pub use audio::{AudioError, AudioInfo, AudioReader, PcmError, PcmFormat, PcmStream, SampleFormat};
 pub use delivery::{Delivery, DeliveryWatch};
 pub use engine::{
     Recognition, SpeechEngine, SpeechEngineOptions, SpeechError, SpeechHold, SpeechPriority, SpeechStatus,
@@ -35,6 +36,7 @@ pub use mel::{HOP_LENGTH, MelError, MelFrontEnd, MelStream, N_FFT, SAMPLE_RATE};
 pub use recognizer::Recognizer;
 pub use segment::{Segment, SegmentEvent, Segmenter, SegmenterOptions};
 pub use session::{DictationSession, FinishedWindow, SessionOptions, SessionText, SessionWork, WorkFailure, WorkKind};
+pub use subtitles::{to_srt, to_vtt};
 pub use text::{ChineseScript, Replacement, TextError, TextOptions, TextStage};
 pub use utterances::{Utterance, UtteranceStream};
 pub use vad::{SileroVad, VAD_CHUNK, VadError, VadSession};

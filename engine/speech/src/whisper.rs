@@ -10,13 +10,18 @@ mod compression;
 mod decode;
 mod error;
 mod filter;
+#[cfg(test)]
+mod golden;
 mod guards;
 mod language;
+mod listen;
 mod load;
 mod network;
 mod options;
 mod prompt;
 mod run;
+#[cfg(test)]
+mod scripted;
 mod segments;
 mod timing;
 mod tokenizer;

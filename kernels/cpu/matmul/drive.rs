@@ -19,7 +19,7 @@ use crate::{Activation, Context, Matrix, Precision};
 
 /// Up to this many rows byte products use the weights straight from memory; above, unpacking them into a panel first is
 /// cheaper. Products of words always stream: taking four rows along costs less than storing words and reading them back.
-const STREAM_ROWS: usize = 16;
+pub(crate) const STREAM_ROWS: usize = 16;
 /// The most rows that one pass over a tile takes.
 const STREAM_BLOCK: usize = 4;
 /// Columns of an integer panel: 16 to 32 KiB of codes, so that it stays in the first-level cache.
@@ -47,6 +47,17 @@ pub(crate) struct Item<'a> {
     pub(crate) output: &'a mut [f32],
     pub(crate) bias: Option<&'a [f32]>,
     pub(crate) accumulate: bool,
+    /// Applied after the bias.
+    pub(crate) activation: Activation,
+}
+
+/// Rows of activations, all as long as the weights have columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) count: usize,
+    /// From the start of one row to the next.
+    pub(crate) stride: usize,
 }
 
 /// The output of an item, written by many threads at places that do not overlap.
@@ -62,6 +73,7 @@ struct Plan<'a> {
     target: Target,
     bias: Option<&'a [f32]>,
     accumulate: bool,
+    activation: Activation,
     stream: bool,
     row_block: usize,
     /// Tiles or panels of the item, and of one task.
@@ -76,7 +88,11 @@ struct Region<'a> {
     precision: Precision,
     x: &'a [f32],
     rows: usize,
+    /// From the start of one row of `x` to the next.
+    stride: usize,
     columns: usize,
+    /// 8-bit terms of an activation.
+    terms: usize,
     quantized: Vec<QuantizedActivations>,
 }
 
@@ -91,20 +107,19 @@ pub(crate) fn lanes_of(matrix: &Matrix) -> usize {
 /// Computes all items in one parallel region (and one before it to quantize many rows).
 ///
 /// # Safety
-/// The instruction set of `K` must be available. All matrices have tiles of `K::LANES` rows and as many columns as a
-/// row of `x`; `x` and the outputs hold `rows` rows; biases have the length of a row of their output.
-pub(crate) unsafe fn run<K: Kernels>(
-    context: &Context,
-    precision: Precision,
-    x: &[f32],
-    rows: usize,
-    items: &mut [Item<'_>],
-) {
+/// The instruction set of `K` must be available. All matrices have tiles of `K::LANES` rows and as many columns as each
+/// other; the rows and the outputs hold as many rows; biases have the length of a row of their output. Rows that are not
+/// one behind the other go only to dense matrices.
+pub(crate) unsafe fn run<K: Kernels>(context: &Context, precision: Precision, rows: Rows<'_>, items: &mut [Item<'_>]) {
     let Some(columns) = items.first().map(|item| item.weight.in_features()) else { return };
-    if rows == 0 {
+    if rows.count == 0 {
         return;
     }
-    let mut region = Region { precision, x, rows, columns, quantized: Vec::new() };
+    let Rows { x, count, stride } = rows;
+    // Few rows wait for weights, not for arithmetic.
+    let one_term = precision == Precision::OneTerm && !K::WIDE && count > STREAM_ROWS;
+    let terms = if one_term { 1 } else { TERMS };
+    let mut region = Region { precision, x, rows: count, stride, columns, terms, quantized: Vec::new() };
     for item in items.iter() {
         for matrix in item.gate.map(|(gate, _)| gate).into_iter().chain([item.weight]) {
             if let Some(layout) = region.integer_layout(matrix)
@@ -141,7 +156,7 @@ unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: us
     let groups = columns / group;
     let mut quantized = context.buffers().take();
     quantized.reserve(group, rows, columns, K::WIDE);
-    let (row_codes, row_wide) = if K::WIDE { (0, columns) } else { (TERMS * columns, 0) };
+    let (row_codes, row_wide) = if K::WIDE { (0, columns) } else { (region.terms * columns, 0) };
     let mut codes = Lines::new(&mut quantized.codes, row_codes);
     let mut wide = Lines::new(&mut quantized.wide, row_wide);
     let parts = region.x.chunks(ROWS_PER_TASK * columns).zip(quantized.meta.chunks_mut(ROWS_PER_TASK * groups));
@@ -153,7 +168,7 @@ unsafe fn quantize<K: Kernels>(context: &Context, region: &Region<'_>, group: us
         let (mut codes, mut wide) = (Lines::new(codes, row_codes), Lines::new(wide, row_wide));
         for (x, meta) in x.chunks_exact(columns).zip(meta.chunks_exact_mut(groups)) {
             // SAFETY: the caller's promise.
-            unsafe { K::quantize(x, group, codes.next(1), wide.next(1), meta) };
+            unsafe { K::quantize(x, group, region.terms, codes.next(1), wide.next(1), meta) };
         }
     };
     if rows <= ROWS_PER_TASK {
@@ -192,7 +207,7 @@ impl Region<'_> {
     /// The layout of a matrix that is multiplied in integers; None for the others.
     fn integer_layout<'m>(&self, matrix: &'m Matrix) -> Option<&'m TileLayout> {
         match (self.precision, matrix.format()) {
-            (Precision::Fast, Format::Quantized(layout)) => Some(layout),
+            (Precision::Fast | Precision::OneTerm, Format::Quantized(layout)) => Some(layout),
             _ => None,
         }
     }
@@ -203,7 +218,7 @@ impl Region<'_> {
         self.quantized.iter().find(|quantized| quantized.group == group).map_or((&[], &[], &[]), |quantized| {
             let at = row * self.columns;
             // One of the two kinds of codes is empty.
-            let (codes, wide) = (quantized.codes.get(TERMS * at..), quantized.wide.get(at..));
+            let (codes, wide) = (quantized.codes.get(self.terms * at..), quantized.wide.get(at..));
             (codes.unwrap_or_default(), wide.unwrap_or_default(), &quantized.meta[at / group..])
         })
     }
@@ -215,7 +230,7 @@ impl<'a> Plan<'a> {
         let matrices = || gate.map(|(gate, _)| gate).into_iter().chain([weight]);
         let integer = matrices().all(|matrix| region.integer_layout(matrix).is_some());
         let stream = integer && (K::WIDE || region.rows <= STREAM_ROWS);
-        let row_bytes = region.columns * if integer { TERMS } else { 4 };
+        let row_bytes = region.columns * if integer { region.terms } else { 4 };
         let most = (ROW_BLOCK_BYTES / row_bytes).clamp(ROW_BLOCK_MIN, ROW_BLOCK_MAX);
         // Equal blocks, so that the last one is no crumb.
         let blocks = region.rows.div_ceil(most);
@@ -235,8 +250,21 @@ impl<'a> Plan<'a> {
         };
         let tasks = region.rows.div_ceil(row_block) * units.div_ceil(units_per_task);
         let target = Target(item.output.as_mut_ptr());
-        let (bias, accumulate) = (item.bias, item.accumulate);
-        Self { weight, gate, target, bias, accumulate, stream, row_block, units, units_per_task, first_task, tasks }
+        let (bias, accumulate, activation) = (item.bias, item.accumulate, item.activation);
+        Self {
+            weight,
+            gate,
+            target,
+            bias,
+            accumulate,
+            activation,
+            stream,
+            row_block,
+            units,
+            units_per_task,
+            first_task,
+            tasks,
+        }
     }
 
     /// Runs one task of the plan.
@@ -303,6 +331,7 @@ impl<'a> Plan<'a> {
         rows: usize,
     ) {
         let width = K::TILES * K::LANES;
+        self.prefetch::<K>(first_row, rows, unit * if self.gate.is_some() { width / 2 } else { width }, width);
         // SAFETY: the caller's promise; every part of the panel is written before it is read.
         unsafe {
             let panel = panel.as_mut_ptr();
@@ -329,13 +358,26 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Asks for the places of the output that a panel's sums will go to: rows lie far apart, and waiting for each would cost a
+    /// tenth of a product.
+    fn prefetch<K: Kernels>(&self, first_row: usize, rows: usize, first: usize, columns: usize) {
+        const LINE: usize = 64 / size_of::<f32>();
+        let outputs = self.weight.out_features();
+        for row in first_row..first_row + rows {
+            for column in (first..(first + columns).min(outputs)).step_by(LINE) {
+                // SAFETY: a hint; the instruction set is the promise of the caller's caller.
+                unsafe { K::prefetch(self.target.0.wrapping_add(row * outputs + column).cast()) };
+            }
+        }
+    }
+
     /// Puts `columns` sums of each row into the output from column `first` on, as far as it has columns.
     unsafe fn finish<K: Kernels>(
         &self,
         first_row: usize,
         rows: usize,
         first: usize,
-        values: *const f32,
+        values: *mut f32,
         stride: usize,
         columns: usize,
     ) {
@@ -344,8 +386,17 @@ impl<'a> Plan<'a> {
             return;
         }
         let count = columns.min(outputs - first);
-        // SAFETY: the rows and columns lie within the output; no other task writes these elements.
+        let mut bias = self.bias.map(|bias| &bias[first..first + count]);
+        // SAFETY: the rows and columns lie within the output; no other task writes these elements. The sums are this
+        // task's own.
         unsafe {
+            if self.activation != Activation::Identity {
+                for row in 0..rows {
+                    let sums = std::slice::from_raw_parts_mut(values.add(row * stride), count);
+                    K::activate(self.activation, sums, bias);
+                }
+                bias = None;
+            }
             K::finish(&Finish {
                 values,
                 stride,
@@ -353,7 +404,7 @@ impl<'a> Plan<'a> {
                 rows,
                 output: self.target.0.add(first_row * outputs + first),
                 output_stride: outputs,
-                bias: self.bias.map(|bias| &bias[first..first + count]),
+                bias,
                 accumulate: self.accumulate,
             });
         }
@@ -547,14 +598,26 @@ unsafe fn pass_fast<K: Kernels>(
                     meta_stride: layout.groups,
                     out: out.add(row * K::TILES * K::LANES),
                 };
-                row += match layout.bits {
-                    // Unpacked codes of up to four bits are all alike.
-                    2..=4 => K::panel_fast::<4>(&arguments, rows - row),
-                    5 => K::panel_fast::<5>(&arguments, rows - row),
-                    6 => K::panel_fast::<6>(&arguments, rows - row),
-                    _ => K::panel_fast::<8>(&arguments, rows - row),
+                row += if region.terms == 1 {
+                    panel_of_bits::<K, 1>(layout.bits, &arguments, rows - row)
+                } else {
+                    panel_of_bits::<K, TERMS>(layout.bits, &arguments, rows - row)
                 };
             }
+        }
+    }
+}
+
+/// [`Kernels::panel_fast`] for codes of a width.
+unsafe fn panel_of_bits<K: Kernels, const TERMS: usize>(bits: usize, arguments: &PanelFast, rows: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match bits {
+            // Unpacked codes of up to four bits are all alike.
+            2..=4 => K::panel_fast::<4, TERMS>(arguments, rows),
+            5 => K::panel_fast::<5, TERMS>(arguments, rows),
+            6 => K::panel_fast::<6, TERMS>(arguments, rows),
+            _ => K::panel_fast::<8, TERMS>(arguments, rows),
         }
     }
 }
@@ -588,8 +651,8 @@ unsafe fn pass_f32<K: Kernels>(
                 let arguments = PanelF32 {
                     weights,
                     columns,
-                    x: region.x[(first_row + row) * region.columns + column..].as_ptr(),
-                    stride: region.columns,
+                    x: region.x[(first_row + row) * region.stride + column..].as_ptr(),
+                    stride: region.stride,
                     out: out.add(row * K::TILES * K::LANES),
                 };
                 row += K::panel_f32(&arguments, rows - row);

@@ -7,7 +7,7 @@
 use super::{
     decode::{dot_quad, for_quads, group_dot, load_scales},
     layout::{BLOCK, QUAD, ScaleKind},
-    quantize::{GroupMeta, TERMS},
+    quantize::{GroupMeta, TERM_WEIGHTS},
     simd::Simd,
 };
 
@@ -90,7 +90,13 @@ pub(crate) struct PanelFast {
 /// # Safety
 /// The pointers must be valid for the shapes of [`PanelFast`]; the instruction set of `S` must be available.
 #[inline(always)]
-pub(crate) unsafe fn panel_fast<S: Simd, const BITS: usize, const TILES: usize, const ROWS: usize>(
+pub(crate) unsafe fn panel_fast<
+    S: Simd,
+    const BITS: usize,
+    const TERMS: usize,
+    const TILES: usize,
+    const ROWS: usize,
+>(
     arguments: &PanelFast,
 ) {
     if S::WIDE {
@@ -100,15 +106,15 @@ pub(crate) unsafe fn panel_fast<S: Simd, const BITS: usize, const TILES: usize, 
     // SAFETY: the caller's promise.
     unsafe {
         if arguments.blocks_per_group == 1 {
-            panel_groups::<S, BITS, TILES, ROWS>(arguments, 1);
+            panel_groups::<S, BITS, TERMS, TILES, ROWS>(arguments, 1);
         } else {
-            panel_groups::<S, BITS, TILES, ROWS>(arguments, arguments.blocks_per_group);
+            panel_groups::<S, BITS, TERMS, TILES, ROWS>(arguments, arguments.blocks_per_group);
         }
     }
 }
 
 #[inline(always)]
-unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROWS: usize>(
+unsafe fn panel_groups<S: Simd, const BITS: usize, const TERMS: usize, const TILES: usize, const ROWS: usize>(
     arguments: &PanelFast,
     blocks_per_group: usize,
 ) {
@@ -126,6 +132,8 @@ unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROW
         for group in 0..arguments.groups {
             let mut sum = [[S::ints_zero(); TILES]; ROWS];
             for term in 0..TERMS {
+                // One term alone counts once, as the last of two does.
+                let digit = TERM_WEIGHTS.len() - TERMS + term;
                 let mut partial = [[S::partial_zero(); TILES]; ROWS];
                 for block in 0..blocks_per_group {
                     let at = at.add(block * block_bytes);
@@ -141,7 +149,7 @@ unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROW
                                 let (sum, partial) = (&mut sum[row][tile], &mut partial[row][tile]);
                                 *partial = S::dot::<BITS>(*partial, weights[tile], activations);
                                 if flush <= 8 && (Q + 1usize).is_multiple_of(flush) {
-                                    *sum = S::flush(*sum, *partial, term);
+                                    *sum = S::flush(*sum, *partial, digit);
                                     *partial = S::partial_zero();
                                 }
                             }
@@ -151,7 +159,7 @@ unsafe fn panel_groups<S: Simd, const BITS: usize, const TILES: usize, const ROW
                 if flush > 8 {
                     for row in 0..ROWS {
                         for tile in 0..TILES {
-                            sum[row][tile] = S::flush(sum[row][tile], partial[row][tile], term);
+                            sum[row][tile] = S::flush(sum[row][tile], partial[row][tile], digit);
                         }
                     }
                 }

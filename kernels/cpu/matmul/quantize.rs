@@ -14,6 +14,8 @@ pub(crate) const TERMS: usize = 2;
 pub(crate) const TERM_WEIGHTS: [i32; TERMS] = [255, 1];
 /// The greatest code: both digits 127.
 const LARGEST_CODE: f32 = 127.0 * 255.0 + 127.0;
+/// The greatest code of one term alone.
+const LARGEST_DIGIT: f32 = 127.0;
 
 /// What a product needs to know about one group of quantized activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -39,6 +41,16 @@ pub(crate) fn quantize_terms(x: &[f32], group: usize, codes: &mut [i8], meta: &m
     }
 }
 
+/// [`quantize_terms`] with one term alone: `scale = max |x| * (1/127)`, the codes `[columns]`.
+#[inline(always)]
+pub(crate) fn quantize_one_term(x: &[f32], group: usize, codes: &mut [i8], meta: &mut [GroupMeta]) {
+    match group {
+        32 => one_term_of_groups::<32>(x, codes, meta),
+        64 => one_term_of_groups::<64>(x, codes, meta),
+        _ => one_term_of_groups::<128>(x, codes, meta),
+    }
+}
+
 /// [`quantize_terms`] with codes whole, each quad's in the order 0, 2, 1, 3 as [`super::simd::Simd::dot_words`] takes them.
 #[inline(always)]
 pub(crate) fn quantize_words(x: &[f32], group: usize, words: &mut [i16], meta: &mut [GroupMeta]) {
@@ -59,7 +71,7 @@ fn terms_of_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], meta: &mut [
     let digits = first.as_chunks_mut::<GROUP>().0.iter_mut().zip(second.as_chunks_mut::<GROUP>().0);
     for ((x, (first, second)), meta) in x.as_chunks::<GROUP>().0.iter().zip(digits).zip(meta) {
         let mut all = [0i32; GROUP];
-        quantize_group(x, &mut all, meta);
+        quantize_group(x, &mut all, meta, LARGEST_CODE);
         for (index, &code) in all.iter().enumerate() {
             // 255 is odd, so a code is never half-way between two multiples of it: any rounding finds the same digit.
             let digit = rounded((code as f32) * (1.0 / BASE as f32) + ROUND);
@@ -70,10 +82,21 @@ fn terms_of_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], meta: &mut [
 }
 
 #[inline(always)]
+fn one_term_of_groups<const GROUP: usize>(x: &[f32], codes: &mut [i8], meta: &mut [GroupMeta]) {
+    for ((x, codes), meta) in x.as_chunks::<GROUP>().0.iter().zip(codes.as_chunks_mut::<GROUP>().0).zip(meta) {
+        let mut all = [0i32; GROUP];
+        quantize_group(x, &mut all, meta, LARGEST_DIGIT);
+        for (code, &whole) in codes.iter_mut().zip(&all) {
+            *code = whole as i8;
+        }
+    }
+}
+
+#[inline(always)]
 fn words_of_groups<const GROUP: usize>(x: &[f32], words: &mut [i16], meta: &mut [GroupMeta]) {
     for ((x, words), meta) in x.as_chunks::<GROUP>().0.iter().zip(words.as_chunks_mut::<GROUP>().0).zip(meta) {
         let mut all = [0i32; GROUP];
-        quantize_group(x, &mut all, meta);
+        quantize_group(x, &mut all, meta, LARGEST_CODE);
         for (words, codes) in words.as_chunks_mut::<4>().0.iter_mut().zip(all.as_chunks::<4>().0) {
             *words = [codes[0] as i16, codes[2] as i16, codes[1] as i16, codes[3] as i16];
         }
@@ -90,15 +113,20 @@ fn rounded(shifted: f32) -> i32 {
 
 /// Quantizes one group.
 #[inline(always)]
-fn quantize_group<const GROUP: usize>(x: &[f32; GROUP], codes: &mut [i32; GROUP], meta: &mut GroupMeta) {
+fn quantize_group<const GROUP: usize>(
+    x: &[f32; GROUP],
+    codes: &mut [i32; GROUP],
+    meta: &mut GroupMeta,
+    largest_code: f32,
+) {
     // Magnitudes order like their bit patterns; NaN is above all.
     let mut largest = 0u32;
     for value in x {
         largest = largest.max(value.to_bits() & 0x7fff_ffff);
     }
     let largest = f32::from_bits(largest);
-    let inverse = if largest > 0.0 { LARGEST_CODE / largest } else { 0.0 };
-    let scale = largest * (1.0 / LARGEST_CODE);
+    let inverse = if largest > 0.0 { largest_code / largest } else { 0.0 };
+    let scale = largest * (1.0 / largest_code);
     let mut code_sum = 0i32;
     for (x, code) in x.iter().zip(codes) {
         *code = rounded(x * inverse + ROUND);

@@ -1,36 +1,37 @@
 //! The plain version of every product: the readable reference that all others are tested against.
 
 use super::{
-    drive::Item,
+    drive::{Item, Rows, STREAM_ROWS},
     layout::TileLayout,
     matrix::{Format, scale_and_bias},
 };
 use crate::{Matrix, Precision};
 
 /// Computes one item row by row.
-pub(crate) fn run(item: &mut Item<'_>, precision: Precision, x: &[f32]) {
+pub(crate) fn run(item: &mut Item<'_>, precision: Precision, rows: Rows<'_>) {
     let outputs = item.weight.out_features();
     let (mut result, mut gate_result) = (vec![0.0; outputs], vec![0.0; outputs]);
-    let rows = x.chunks_exact(item.weight.in_features()).zip(item.output.chunks_exact_mut(outputs));
-    for (x, output) in rows {
-        product(precision, item.weight, x, &mut result);
+    for (row, output) in item.output.chunks_exact_mut(outputs).enumerate() {
+        let x = &rows.x[row * rows.stride..][..item.weight.in_features()];
+        let largest_code = if precision == Precision::OneTerm && rows.count > STREAM_ROWS { 127.0 } else { 32512.0 };
+        product(precision, item.weight, x, largest_code, &mut result);
         if let Some((gate, activation)) = item.gate {
-            product(precision, gate, x, &mut gate_result);
+            product(precision, gate, x, largest_code, &mut gate_result);
             for (up, gate) in result.iter_mut().zip(&gate_result) {
                 *up *= activation.apply(*gate);
             }
         }
         for (index, (target, value)) in output.iter_mut().zip(&result).enumerate() {
-            let value = value + item.bias.map_or(0.0, |bias| bias[index]);
+            let value = item.activation.apply(value + item.bias.map_or(0.0, |bias| bias[index]));
             *target = if item.accumulate { *target + value } else { value };
         }
     }
 }
 
-fn product(precision: Precision, weight: &Matrix, x: &[f32], output: &mut [f32]) {
+fn product(precision: Precision, weight: &Matrix, x: &[f32], largest_code: f32, output: &mut [f32]) {
     match precision {
         Precision::Exact => product_exact(weight, x, output),
-        Precision::Fast => product_fast(weight, x, output),
+        Precision::Fast | Precision::OneTerm => product_fast(weight, x, largest_code, output),
     }
 }
 
@@ -40,14 +41,14 @@ pub(crate) struct QuantizedRow {
     pub(crate) scales: Vec<f32>,
 }
 
-/// Quantizes a row: `scale = max |x| * (1/32512)`, `code = round(x / scale)` to nearest, ties to even. (That a code is
+/// Quantizes a row: `scale = max |x| * (1/largest code)` (32512, or 127 with one term), `code = round(x / scale)` to nearest, ties to even. (That a code is
 /// written as two 8-bit terms elsewhere does not change its value.)
-pub(crate) fn quantize_row(x: &[f32], group: usize) -> QuantizedRow {
+pub(crate) fn quantize_row(x: &[f32], group: usize, largest_code: f32) -> QuantizedRow {
     let mut row = QuantizedRow { codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(x.len() / group) };
     for part in x.chunks(group) {
         let largest = part.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-        let inverse = if largest > 0.0 { 32512.0 / largest } else { 0.0 };
-        row.scales.push(largest * (1.0 / 32512.0));
+        let inverse = if largest > 0.0 { largest_code / largest } else { 0.0 };
+        row.scales.push(largest * (1.0 / largest_code));
         row.codes.extend(part.iter().map(|value| (value * inverse).round_ties_even() as i32));
     }
     row
@@ -64,9 +65,9 @@ pub(crate) fn product_exact(weight: &Matrix, x: &[f32], output: &mut [f32]) {
 
 /// The same product with quantized activations: integer sums within each group, then
 /// `scale * activation_scale * sum(code * x) + bias * activation_scale * sum(x)`.
-pub(crate) fn product_fast(weight: &Matrix, x: &[f32], output: &mut [f32]) {
+pub(crate) fn product_fast(weight: &Matrix, x: &[f32], largest_code: f32, output: &mut [f32]) {
     let Format::Quantized(layout) = weight.format() else { return product_exact(weight, x, output) };
-    let x = quantize_row(x, layout.group);
+    let x = quantize_row(x, layout.group, largest_code);
     for (index, result) in output.iter_mut().enumerate() {
         *result = row_fast(weight, layout, &x, index);
     }

@@ -111,13 +111,22 @@ pub(crate) trait Kernels: Simd {
     unsafe fn unpack_affine_f32<const BITS: usize>(arguments: &UnpackF32);
     unsafe fn unpack_dense_f32(arguments: &UnpackF32);
     /// Multiplies a panel with as many rows as one register block takes and returns how many: at most `rows`.
-    unsafe fn panel_fast<const BITS: usize>(arguments: &PanelFast, rows: usize) -> usize;
+    unsafe fn panel_fast<const BITS: usize, const TERMS: usize>(arguments: &PanelFast, rows: usize) -> usize;
     /// Likewise in single precision.
     unsafe fn panel_f32(arguments: &PanelF32, rows: usize) -> usize;
-    /// Quantizes a row into `wide` where [`Simd::WIDE`], into `codes` elsewhere.
-    unsafe fn quantize(x: &[f32], group: usize, codes: &mut [i8], wide: &mut [i16], meta: &mut [GroupMeta]);
+    /// Quantizes a row into `wide` where [`Simd::WIDE`], into `codes` of so many terms elsewhere.
+    unsafe fn quantize(
+        x: &[f32],
+        group: usize,
+        terms: usize,
+        codes: &mut [i8],
+        wide: &mut [i16],
+        meta: &mut [GroupMeta],
+    );
     /// In each of the rows of `width` sums, the first half becomes `activation(first half) * second half`.
     unsafe fn gate(activation: Activation, rows: &mut [f32], width: usize);
+    /// `sums = activation(sums + bias)`, of one length.
+    unsafe fn activate(activation: Activation, sums: &mut [f32], bias: Option<&[f32]>);
     unsafe fn finish(arguments: &Finish<'_>);
 }
 
@@ -163,18 +172,21 @@ macro_rules! compile_kernels {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn panel_fast<const BITS: usize>(arguments: &crate::matmul::panel::PanelFast, rows: usize) -> usize {
+            unsafe fn panel_fast<const BITS: usize, const TERMS: usize>(
+                arguments: &crate::matmul::panel::PanelFast,
+                rows: usize,
+            ) -> usize {
                 use crate::matmul::panel::panel_fast;
                 // SAFETY: as above.
                 unsafe {
                     if rows >= $rows {
-                        panel_fast::<Self, BITS, $tiles, $rows>(arguments);
+                        panel_fast::<Self, BITS, TERMS, $tiles, $rows>(arguments);
                         $rows
                     } else if rows >= 2 {
-                        panel_fast::<Self, BITS, $tiles, 2>(arguments);
+                        panel_fast::<Self, BITS, TERMS, $tiles, 2>(arguments);
                         2
                     } else {
-                        panel_fast::<Self, BITS, $tiles, 1>(arguments);
+                        panel_fast::<Self, BITS, TERMS, $tiles, 1>(arguments);
                         1
                     }
                 }
@@ -205,16 +217,19 @@ macro_rules! compile_kernels {
             unsafe fn quantize(
                 x: &[f32],
                 group: usize,
+                terms: usize,
                 codes: &mut [i8],
                 wide: &mut [i16],
                 meta: &mut [crate::matmul::quantize::GroupMeta],
             ) {
                 use crate::matmul::{
-                    quantize::{quantize_terms, quantize_words},
+                    quantize::{quantize_one_term, quantize_terms, quantize_words},
                     simd::Simd,
                 };
                 if <Self as Simd>::WIDE {
                     quantize_words(x, group, wide, meta);
+                } else if terms == 1 {
+                    quantize_one_term(x, group, codes, meta);
                 } else {
                     quantize_terms(x, group, codes, meta);
                 }
@@ -227,6 +242,12 @@ macro_rules! compile_kernels {
                     // SAFETY: as above; the vector type is one of this instruction set.
                     unsafe { crate::activation::gate::<$vector>(activation, gate, up) };
                 }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn activate(activation: crate::Activation, sums: &mut [f32], bias: Option<&[f32]>) {
+                // SAFETY: as above; the vector type is one of this instruction set.
+                unsafe { crate::activation::activate_with_bias::<$vector>(activation, sums, bias) }
             }
 
             #[target_feature(enable = $features)]

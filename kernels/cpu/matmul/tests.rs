@@ -218,7 +218,7 @@ fn fast_products_agree_with_the_scalar_integer_path() {
                     let (_, magnitudes) = reference(&sample.dequantized(), &x, rows, shape.0, shape.1);
                     let mut expected = vec![0.0; rows * shape.0];
                     for (x, output) in x.chunks_exact(shape.1).zip(expected.chunks_exact_mut(shape.0)) {
-                        scalar::product_fast(&matrix, x, output);
+                        scalar::product_fast(&matrix, x, 32512.0, output);
                     }
                     let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
                     let mut output = vec![f32::NAN; rows * shape.0];
@@ -255,6 +255,39 @@ fn fast_products_stay_near_double_precision() {
 }
 
 #[test]
+fn one_term_agrees_with_the_scalar_integer_path_where_it_is_used_and_few_rows_keep_two() {
+    let mut rng = StdRng::seed_from_u64(6);
+    for isa in Isa::available() {
+        let context = Context::with_isa(isa, 2);
+        for (index, bits) in [2, 3, 4, 5, 6, 8].into_iter().enumerate() {
+            for symmetric in [false, true] {
+                let group = [32, 64, 128][(index + usize::from(symmetric)) % 3];
+                let sample = Sample::new(&mut rng, (40, 1536), bits, group, Scales::F16, symmetric);
+                let matrix = Matrix::from_affine(&context, sample.weight()).unwrap();
+                for rows in [16, 17, 150] {
+                    let x = random(&mut rng, rows * 1536);
+                    let (_, magnitudes) = reference(&sample.dequantized(), &x, rows, 40, 1536);
+                    let of_terms = |largest_code: f32| {
+                        let mut expected = vec![0.0; rows * 40];
+                        for (x, output) in x.chunks_exact(1536).zip(expected.chunks_exact_mut(40)) {
+                            scalar::product_fast(&matrix, x, largest_code, output);
+                        }
+                        expected.into_iter().map(f64::from).collect::<Vec<f64>>()
+                    };
+                    // Products of words take activations whole.
+                    let words = isa == Isa::Avx2;
+                    let expected = of_terms(if rows > 16 && !words { 127.0 } else { 32512.0 });
+                    let mut output = vec![f32::NAN; rows * 40];
+                    matmul(&context, Precision::OneTerm, &x, rows, &mut [Product::new(&matrix, &mut output)]).unwrap();
+                    let what = format!("{isa:?} {bits} bits group {group} symmetric {symmetric} {rows} rows");
+                    compare(&what, &output, &expected, &magnitudes);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn the_largest_codes_and_activations_do_not_saturate() {
     for isa in Isa::available() {
         let context = Context::with_isa(isa, 1);
@@ -280,11 +313,11 @@ fn the_largest_codes_and_activations_do_not_saturate() {
                         let matrix = Matrix::from_affine(&context, weight).unwrap();
                         let code = if code_byte == 0 { 0.0 } else { 2.0 * center - 1.0 };
                         let expected = (code - center) * sign * 127.0 * inputs as f32;
-                        for rows in [1, 40] {
+                        for (rows, precision) in [(1, Precision::Fast), (40, Precision::Fast), (40, Precision::OneTerm)]
+                        {
                             let x = vec![127.0 * sign; rows * inputs];
                             let mut output = vec![0.0; rows * outputs];
-                            matmul(&context, Precision::Fast, &x, rows, &mut [Product::new(&matrix, &mut output)])
-                                .unwrap();
+                            matmul(&context, precision, &x, rows, &mut [Product::new(&matrix, &mut output)]).unwrap();
                             assert!(
                                 output.iter().all(|&value| value == expected),
                                 "{isa:?} {bits} bits: {} for {expected}",
@@ -558,4 +591,36 @@ fn wrong_shapes_are_refused_with_figures() {
     assert!(matches!(Matrix::from_dense(&context, dense), Err(MatrixError::WrongSize { .. })));
     let empty = DenseWeight { out_features: 0, in_features: 3, data: FloatSlice::F32(&[]) };
     assert!(matches!(Matrix::from_dense(&context, empty), Err(MatrixError::BadShape { .. })));
+}
+
+#[test]
+fn an_activation_follows_the_bias_and_precedes_what_the_output_holds() {
+    let mut rng = StdRng::seed_from_u64(30);
+    let (outputs, inputs) = (37, 128);
+    let weight = random(&mut rng, outputs * inputs);
+    let bytes: Vec<u8> = weight.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let sample = Sample::new(&mut rng, (outputs, inputs), 8, 32, Scales::F16, false);
+    let bias = random(&mut rng, outputs);
+    for isa in Isa::available() {
+        let context = Context::with_isa(isa, 2);
+        let dense = DenseWeight { out_features: outputs, in_features: inputs, data: FloatSlice::F32(&bytes) };
+        let dense = Matrix::from_dense(&context, dense).unwrap();
+        let affine = Matrix::from_affine(&context, sample.weight()).unwrap();
+        for matrix in [&dense, &affine] {
+            for rows in [1, 3, 13, 40] {
+                let x = random(&mut rng, rows * inputs);
+                let mut plain = vec![0.0; rows * outputs];
+                let product = Product::new(matrix, &mut plain).with_bias(Some(&bias));
+                matmul(&context, Precision::Fast, &x, rows, &mut [product]).unwrap();
+                let mut activated = vec![0.25; rows * outputs];
+                let product = Product::new(matrix, &mut activated).with_bias(Some(&bias));
+                let product = product.with_activation(Activation::Gelu).accumulate();
+                matmul(&context, Precision::Fast, &x, rows, &mut [product]).unwrap();
+                for (plain, activated) in plain.iter().zip(&activated) {
+                    let expected = Activation::Gelu.apply(*plain) + 0.25;
+                    assert!((activated - expected).abs() < 2e-6 * expected.abs().max(1.0), "{isa:?} {rows} rows");
+                }
+            }
+        }
+    }
 }

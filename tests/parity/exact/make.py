@@ -29,10 +29,11 @@ import numpy as np
 from mlx_lm.utils import load_model
 from safetensors.numpy import save_file
 
-from model import describe, write_model
+from model import describe
 from recipes import FAMILIES, GPU_FAMILIES, ExactRecipe
 from record import record, to_json
 from seeded import words
+from write import write_model
 
 KEPT_CALLS = 5
 # A model that falls into a short loop tests few states: other seeds are tried until the first scenario has this many

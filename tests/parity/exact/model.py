@@ -1,22 +1,14 @@
-"""Model folders from a recipe and a seed, and the list of tensors that lets any language make the same."""
-
-import hashlib
-import json
-from pathlib import Path
+"""What a recipe's model is made of: the list of tensors that lets any language make the same."""
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
-import safetensors
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes
 
 from laws import law
 from recipes import ExactRecipe
-from seeded import make_tensor
 
 TYPES = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16", mx.uint32: "U32"}
-LONG_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "U32": "uint32"}
 
 
 def describe(recipe: ExactRecipe, base: dict) -> tuple[dict, list]:
@@ -45,18 +37,3 @@ def describe(recipe: ExactRecipe, base: dict) -> tuple[dict, list]:
         drawn = law(name, array.shape, chosen.get(name.rpartition(".")[0]))
         tensors.append([name, TYPES[array.dtype], list(array.shape), *(drawn or ())])
     return config, tensors
-
-
-def write_model(config: dict, tensors: list, seed: int, folder: Path) -> str:
-    """Writes config.json and model.safetensors; returns the digest of the weights, tensor after tensor."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    digest, kept_alive, specs = hashlib.sha256(), [], {}
-    for index, (name, dtype, shape, *drawn) in enumerate(tensors):
-        array = np.ascontiguousarray(make_tensor(seed, index, dtype, shape, *(drawn or (None, None))))
-        digest.update(array.tobytes())
-        kept_alive.append(array)
-        specs[name] = safetensors.TensorSpec(dtype=LONG_NAMES[dtype], shape=shape, data_ptr=array.ctypes.data,
-                                             data_len=array.nbytes)
-    (folder / "model.safetensors").write_bytes(safetensors.serialize(specs, {"format": "mlx"}))
-    return digest.hexdigest()

@@ -12,9 +12,11 @@ mod fixture;
 mod replay;
 mod scenario;
 mod seeded;
+mod whisper;
 
 pub use comparison::{Comparison, compare};
 pub use fixture::{Fixture, FixtureError};
 pub use replay::{Mismatch, replay};
 pub use scenario::{Call, ExactFixture, QuantizedKv, Scenario};
 pub use seeded::{SeededError, SeededModel, SeededTensor, SeededType, UniformLaw};
+pub use whisper::{WhisperFixture, WhisperFixtureError, WhisperResults};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use linnet_runtime::{CacheStatus, DiskCacheStatus, EngineStatus};
+use linnet_speech::SpeechStatus;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -91,6 +92,37 @@ pub(super) fn snapshot(prefix: &str, models: &[LoadedCard], residency: &Residenc
         }
     }
     registry
+}
+
+/// Name, help, kind and value of a figure of each speech model.
+type SpeechRow = (&'static str, &'static str, MetricType, fn(&SpeechStatus) -> u64);
+
+const SPEECH_ROWS: &[SpeechRow] = {
+    use MetricType::{Counter, Gauge};
+    &[
+        ("speech_loaded", "1 while the speech model is in memory", Gauge, |status| u64::from(status.loaded)),
+        ("speech_loads", "Times the speech model was loaded", Counter, |status| status.loads),
+        ("speech_windows_waiting", "Pieces of audio that wait", Gauge, |status| status.queued as u64),
+        ("speech_windows_finished", "Pieces of audio that got their text", Counter, |status| status.finished),
+        ("speech_windows_cancelled", "Pieces of audio that were called off", Counter, |status| status.cancelled),
+        ("speech_windows_failed", "Pieces of audio whose recognition failed", Counter, |status| status.failed),
+        ("speech_audio_milliseconds", "Audio that got its text", Counter, |status| {
+            (status.audio_seconds * 1000.0) as u64
+        }),
+        ("speech_busy_milliseconds", "Time that it took", Counter, |status| (status.busy_seconds * 1000.0) as u64),
+    ]
+};
+
+/// Adds what the speech models say of themselves.
+pub(super) fn add_speech(registry: &mut Registry, models: &[(String, SpeechStatus)], sessions: usize) {
+    let open = Listed { kind: MetricType::Gauge, figures: vec![(None, sessions as u64)] };
+    registry.register("speech_sessions", "Sessions that are open", open);
+    for &(name, help, kind, figure) in SPEECH_ROWS {
+        let figures: Vec<_> = models.iter().map(|(id, status)| (Some(labels(id)), figure(status))).collect();
+        if !figures.is_empty() {
+            registry.register(name, help, Listed { kind, figures });
+        }
+    }
 }
 
 /// Figures of one name, of the whole server or of several models.

@@ -5,11 +5,34 @@ use linnet_runtime::MemoryEstimate;
 use crate::error::ApiError;
 use crate::provider::ServedModel;
 
+/// What a model does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Text to text.
+    #[default]
+    Text,
+    /// Speech to text.
+    Speech,
+}
+
+impl ModelKind {
+    /// The kind's name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Speech => "speech",
+        }
+    }
+}
+
 /// Facts about a model on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelFacts {
     /// The name that requests use.
     pub id: String,
+    /// What it does.
+    pub kind: ModelKind,
     /// When it was installed, in seconds since 1970.
     pub created: u64,
     /// How many tokens a conversation can hold, where that is known without loading the model.

@@ -35,7 +35,7 @@ pub(super) async fn create(
     let received = Instant::now();
     let request = ChatRequest::read(&body)?;
     let context = RequestContext::read(&Fields::root(&body)?, &headers)?;
-    let model = state.provider.get(request.generation.model.as_deref()).await?;
+    let model = state.text_model(request.generation.model.as_deref()).await?;
     let generation = request.generation.clone();
     let top_logprobs = request.top_logprobs;
     let prompt = off_the_executor({

@@ -28,7 +28,7 @@ pub(super) async fn create(
     let received = Instant::now();
     let CompletionRequest { generation, prompt, logprobs } = CompletionRequest::read(&body)?;
     let context = RequestContext::read(&Fields::root(&body)?, &headers)?;
-    let model = state.provider.get(generation.model.as_deref()).await?;
+    let model = state.text_model(generation.model.as_deref()).await?;
     let prompt = match prompt {
         Prompt::Tokens(tokens) => tokens,
         Prompt::Text(text) => {

@@ -13,7 +13,11 @@ use crate::state::ApiState;
 
 /// All models, in memory or not.
 pub(super) async fn list(State(state): State<Arc<ApiState>>) -> Result<Json<Value>, ApiError> {
-    let data: Vec<Value> = state.provider.list().await?.iter().map(model_json).collect();
+    let mut cards = state.provider.list().await?;
+    if let Some(speech) = &state.speech {
+        cards.extend(speech.list().await?);
+    }
+    let data: Vec<Value> = cards.iter().map(model_json).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
 }
 
@@ -24,7 +28,18 @@ pub(super) async fn retrieve(
 ) -> Result<Json<Value>, ApiError> {
     // A name that is not even text belongs to no model.
     let name = id.map_or_else(|_| "?".to_owned(), |Path(name)| name);
-    Ok(Json(model_json(&state.provider.card(&name).await?)))
+    let error = match state.provider.card(&name).await {
+        Ok(card) => return Ok(Json(model_json(&card))),
+        Err(error) => error,
+    };
+    match &state.speech {
+        // OpenAI's names stand for whatever is the default; there is no such model.
+        Some(speech) if matches!(error, ApiError::ModelNotFound { .. }) => match speech.card(Some(&name)).await {
+            Ok(card) => Ok(Json(model_json(&card))),
+            Err(_) => Err(error),
+        },
+        _ => Err(error),
+    }
 }
 
 /// OpenAI's object, with what a local client wants to know besides: `context_length` and `loaded` beside OpenAI's fields,
@@ -39,6 +54,7 @@ pub(super) fn model_json(card: &ModelCard) -> Value {
         "context_length": facts.context_length,
         "loaded": residency.state == ModelState::Ready,
         "linnet": {
+            "kind": facts.kind.name(),
             "state": residency.state.name(),
             "pinned": residency.pinned,
             "requests": residency.requests,

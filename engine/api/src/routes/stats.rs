@@ -7,12 +7,15 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use linnet_runtime::{CacheStatus, DiskCacheStatus, EngineHealth, EngineStatus};
+use linnet_speech::SpeechStatus;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::metrics::{CONTENT_TYPE, Rates};
 use crate::prompt::off_the_executor;
 use crate::provider::LoadedCard;
+use crate::speech::SpeechManager;
+use crate::speech::sessions::MOST_SESSIONS;
 use crate::state::ApiState;
 
 /// Everything as JSON.
@@ -34,6 +37,7 @@ pub(super) async fn stats(State(state): State<Arc<ApiState>>) -> Result<Json<Val
                 "idle_unloads": residency.idle_unloads,
             },
             "models": models,
+            "speech": state.speech.as_ref().map(|speech| speech_json(speech)),
         })))
     })
     .await
@@ -43,7 +47,9 @@ pub(super) async fn stats(State(state): State<Arc<ApiState>>) -> Result<Json<Val
 pub(super) async fn metrics(State(state): State<Arc<ApiState>>) -> Result<Response, ApiError> {
     let text = off_the_executor(move || {
         let (models, residency) = (state.provider.loaded(), state.provider.residency());
-        state.metrics.text(&models, &residency).map_err(|_| ApiError::Metrics)
+        let speech = state.speech.as_ref().map(|speech| (speech.statuses(), speech.sessions.count()));
+        let (speech, sessions) = speech.unwrap_or_default();
+        state.metrics.text(&models, &residency, &speech, sessions).map_err(|_| ApiError::Metrics)
     })
     .await?;
     let kind = HeaderValue::from_static(CONTENT_TYPE);
@@ -79,6 +85,35 @@ fn model_json(state: &ApiState, card: &LoadedCard) -> Value {
         },
         "prompt_cache": cache_json(&cache),
         "ssd_cache": cache.disk.as_ref().map(disk_json),
+    })
+}
+
+fn speech_json(speech: &SpeechManager) -> Value {
+    let model = |(id, status): &(String, SpeechStatus)| {
+        json!({
+            "id": id,
+            "loaded": status.loaded,
+            "pinned": status.pinned,
+            "queued": status.queued,
+            "busy": status.busy,
+            "loads": status.loads,
+            "unloads": status.unloads,
+            "last_load_ms": tenths(status.last_load.as_secs_f64() * 1000.0),
+            "windows": {
+                "taken": status.requests,
+                "finished": status.finished,
+                "cancelled": status.cancelled,
+                "failed": status.failed,
+            },
+            "audio_seconds": tenths(status.audio_seconds),
+            "busy_seconds": tenths(status.busy_seconds),
+            "problem": status.problem,
+        })
+    };
+    json!({
+        "sessions": speech.sessions.count(),
+        "max_sessions": MOST_SESSIONS,
+        "models": speech.statuses().iter().map(model).collect::<Vec<_>>(),
     })
 }
 

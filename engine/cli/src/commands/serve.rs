@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use linnet_api::{
-    ApiState, DEFAULT_PORT, MemoryMeter, ModelManager, ModelProvider, ResidencyOptions, ServerOptions, SystemMemory,
+    ApiState, DEFAULT_PORT, MemoryMeter, ModelManager, ModelProvider, ResidencyOptions, ServerOptions, SpeechManager,
+    SystemMemory,
 };
-use linnet_library::{ModelEntry, ModelKind, Store};
+use linnet_kernels::CoreTurns;
+use linnet_library::{ModelEntry, Store};
 use linnet_runtime::EngineOptions;
 use linnet_runtime::ssd::SsdTier;
+use linnet_speech::SpeechEngineOptions;
 use tokio::net::TcpListener;
 
 use crate::exit::Exit;
@@ -21,9 +24,10 @@ use crate::models::{self, ChoiceError, RunArguments};
 use crate::output;
 use crate::prefix_cache::PrefixCacheArguments;
 use crate::sampling::SamplingArguments;
+use crate::speech;
 use crate::units;
 
-use source::StoreSource;
+use source::{SpeechStoreSource, StoreSource};
 
 /// The share of the machine's memory that models may take unless told otherwise: three quarters, as Apple's GPUs may.
 const MEMORY_SHARE: (u64, u64) = (3, 4);
@@ -78,6 +82,9 @@ pub(crate) struct ServeArguments {
     /// Unload a model that nobody has used for so long; 0 never does
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = units::duration, help_heading = "Models in memory")]
     idle_unload: Duration,
+    /// Unload a speech model that nobody has used for so long; 0 never does
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = units::duration, help_heading = "Models in memory")]
+    speech_idle_unload: Duration,
     /// How long running answers may go on when the server is told to end
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration, help_heading = "Ending")]
     drain: Duration,
@@ -96,7 +103,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     start_log();
     let store = Store::from_environment()?;
     let named =
-        arguments.model.iter().map(|name| models::find(&store, Some(name))).collect::<anyhow::Result<Vec<_>>>()?;
+        arguments.model.iter().map(|name| models::find_any(&store, name)).collect::<anyhow::Result<Vec<_>>>()?;
     let serving = describe(&store, &named)?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the server's threads")?;
     // The port first: a port that is taken should not cost the loading of a model.
@@ -104,18 +111,26 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<Exit> {
     let listener = runtime.block_on(listen(address))?;
     let address = listener.local_addr().context("the listener has no address")?;
     let disk = arguments.prefix_cache.open_disk(&store);
+    let turns = Arc::<CoreTurns>::default();
+    let source = Arc::new(source(arguments, store, named.clone(), disk, Arc::clone(&turns)));
+    let speech = speech_manager(arguments, &source, turns)?;
     let manager = {
         let _inside = runtime.enter();
-        Arc::new(manager(arguments, store, named.clone(), disk))
+        Arc::new(manager(arguments, source))
     };
     for entry in &named {
+        if models::is_speech(entry) {
+            runtime.block_on(speech.pin(&entry.name, true)).map_err(|error| anyhow!("{error}"))?;
+            continue;
+        }
         eprintln!("loading {} ...", entry.name);
         runtime.block_on(manager.pin(&entry.name, true)).map_err(|error| anyhow!("{error}"))?;
     }
     if !address.ip().is_loopback() && arguments.api_key.is_none() {
         eprintln!("warning: other machines on the network can use this server; give it an --api-key");
     }
-    let state = ApiState::new(server_options(arguments), Arc::clone(&manager) as Arc<dyn ModelProvider>);
+    let provider = Arc::clone(&manager) as Arc<dyn ModelProvider>;
+    let state = ApiState::with_speech(server_options(arguments), provider, Some(speech));
     output::line(&format!("serving {serving} on http://{address}/v1 (Ctrl-C ends it)"))?;
     runtime.block_on(async {
         linnet_api::serve(listener, state, stop_signal()).await.context("the server failed")?;
@@ -134,8 +149,7 @@ fn describe(store: &Store, named: &[ModelEntry]) -> anyhow::Result<String> {
     if !named.is_empty() {
         return Ok(named.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", "));
     }
-    let answers = |entry: &ModelEntry| entry.problem.is_none() && entry.kind == ModelKind::Text;
-    let usable: Vec<ModelEntry> = store.list()?.into_iter().filter(answers).collect();
+    let usable: Vec<ModelEntry> = store.list()?.into_iter().filter(|entry| entry.problem.is_none()).collect();
     match usable.as_slice() {
         [] => Err(ChoiceError::None.into()),
         [only] => Ok(only.name.clone()),
@@ -143,12 +157,13 @@ fn describe(store: &Store, named: &[ModelEntry]) -> anyhow::Result<String> {
     }
 }
 
-fn manager(
+fn source(
     arguments: &ServeArguments,
     store: Store,
     named: Vec<ModelEntry>,
     disk: Option<Arc<SsdTier>>,
-) -> ModelManager {
+    turns: Arc<CoreTurns>,
+) -> StoreSource {
     let engine = EngineOptions {
         max_concurrent: usize::from(arguments.max_concurrent),
         queue_limit: usize::from(arguments.max_queued),
@@ -156,6 +171,27 @@ fn manager(
         prefix_cache_bytes: arguments.prefix_cache.memory(),
         ..EngineOptions::default()
     };
+    StoreSource::new(store, named, arguments.run.clone(), engine, disk, turns)
+}
+
+/// The speech models, which go first on the cores that they share with text models.
+fn speech_manager(
+    arguments: &ServeArguments,
+    source: &Arc<StoreSource>,
+    turns: Arc<CoreTurns>,
+) -> anyhow::Result<Arc<SpeechManager>> {
+    let network = speech::network_options(arguments.run.backend, arguments.run.threads);
+    let source = Arc::new(SpeechStoreSource::new(Arc::clone(source), network));
+    let options = SpeechEngineOptions {
+        idle_unload: Some(arguments.speech_idle_unload).filter(|limit| !limit.is_zero()),
+        turns,
+        ..SpeechEngineOptions::default()
+    };
+    SpeechManager::new(source, options, SpeechManager::DEFAULT_SESSION_IDLE)
+        .context("the detector of speech is broken; please report this")
+}
+
+fn manager(arguments: &ServeArguments, source: Arc<StoreSource>) -> ModelManager {
     let memory = SystemMemory::new();
     let budget = arguments.memory.unwrap_or_else(|| {
         let (share, of) = MEMORY_SHARE;
@@ -166,8 +202,7 @@ fn manager(
         idle_unload: Some(arguments.idle_unload).filter(|limit| !limit.is_zero()),
         ..ResidencyOptions::with_budget(budget)
     };
-    let source = StoreSource::new(store, named, arguments.run.clone(), engine, disk);
-    ModelManager::start(Arc::new(source), Arc::new(memory), options)
+    ModelManager::start(source, Arc::new(memory), options)
 }
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

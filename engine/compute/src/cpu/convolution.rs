@@ -1,49 +1,38 @@
-//! Convolutions as products: the lines that a kernel sees lie side by side, and one matrix takes them all.
+//! Convolutions along lines.
 
 use super::{CpuBackend, CpuTensor, floats, kernel, shape};
 use crate::{Backend, ConvolutionSource, Result};
-use linnet_kernels::{DenseWeight, Matrix, Product};
+use linnet_kernels::{Activation, Convolution1d, ConvolutionWeight};
 
-/// A convolution, its weight laid out as a matrix `[out, kernel * in]`.
+/// A convolution, its weight laid out for the kernels.
 #[derive(Debug)]
-pub struct CpuConvolution {
-    matrix: Matrix,
-    bias: Vec<f32>,
-    kernel: usize,
-    stride: usize,
-}
+pub struct CpuConvolution(Convolution1d);
 
 impl CpuBackend {
     pub(super) fn load_convolution(&self, source: &ConvolutionSource<'_>) -> Result<CpuConvolution> {
-        let [out_features, kernel_size, features] = source.shape()?;
-        let weight = DenseWeight { out_features, in_features: kernel_size * features, data: floats(&source.weight)? };
-        let matrix = Matrix::from_dense(&self.context, weight).map_err(|error| kernel("convolution", &error))?;
+        let [out_channels, kernel_size, in_channels] = source.shape()?;
         let bias = self.vector(&source.bias)?;
-        Ok(CpuConvolution { matrix, bias, kernel: kernel_size, stride: source.stride })
+        let weight = ConvolutionWeight {
+            out_channels,
+            kernel: kernel_size,
+            in_channels,
+            data: floats(&source.weight)?,
+            bias: Some(&bias),
+            stride: source.stride,
+            padding: kernel_size / 2,
+        };
+        let convolution = Convolution1d::new(&self.context, weight);
+        Ok(CpuConvolution(convolution.map_err(|error| kernel("convolution", &error))?))
     }
 
     pub(super) fn run_convolution(&self, x: &CpuTensor, convolution: &CpuConvolution) -> Result<CpuTensor> {
-        let CpuConvolution { matrix, bias, kernel: kernel_size, stride } = convolution;
-        let (lines, columns, width) = (x.rows(), x.columns(), matrix.in_features());
-        if columns * kernel_size != width {
-            return Err(shape("convolve", format!("{columns} features for a kernel of {}", width / kernel_size)));
+        let CpuConvolution(convolution) = convolution;
+        if x.columns() != convolution.in_channels() {
+            let detail = format!("{} features for a convolution over {}", x.columns(), convolution.in_channels());
+            return Err(shape("convolve", detail));
         }
-        let rows = lines.div_ceil(*stride);
-        let reach = kernel_size / 2;
-        let mut seen = self.arena.tensor(rows, width);
-        for (row, target) in seen.data_mut().chunks_exact_mut(width).enumerate() {
-            // What the kernel sees lies in one piece, cut where the lines begin or end.
-            let centre = row * stride;
-            let (first, last) = (centre.saturating_sub(reach), (centre + reach + 1).min(lines));
-            let before = (first + reach - centre) * columns;
-            let within = (last - first) * columns;
-            target[..before].fill(0.0);
-            target[before..before + within].copy_from_slice(&x.data()[first * columns..last * columns]);
-            target[before + within..].fill(0.0);
-        }
-        let mut out = self.arena.tensor(rows, matrix.out_features());
-        let product = Product::new(matrix, out.data_mut()).with_bias(Some(bias));
-        linnet_kernels::matmul(&self.context, self.precision, seen.data(), rows, &mut [product])
+        let mut out = self.arena.tensor(convolution.out_time(x.rows()), convolution.out_channels());
+        linnet_kernels::conv1d(&self.context, convolution, x.data(), Activation::Identity, out.data_mut())
             .map_err(|error| kernel("convolve", &error))?;
         Ok(out)
     }

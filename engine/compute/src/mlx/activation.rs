@@ -1,4 +1,4 @@
-//! Gated activations, compiled into one kernel as mlx-lm does.
+//! Activations, compiled into one kernel each as mlx-lm and `mlx.nn` do.
 #![allow(unsafe_code)]
 
 use super::{
@@ -9,30 +9,60 @@ use crate::Activation;
 use mlx_rs::Array;
 use mlx_sys::{mlx_array, mlx_closure, mlx_vector_array};
 
-/// `activation(gate) * up` for each activation, compiled once. Compiled functions belong to the thread that made them.
-pub(super) struct GatedActivations {
+/// `activation(gate) * up` and `activation(x)` for each activation, compiled once. Compiled functions belong to the thread
+/// that made them.
+pub(super) struct Activations {
+    gated: Each,
+    plain: Each,
+}
+
+/// A function for each activation.
+struct Each {
     silu: Compiled,
     gelu_tanh: Compiled,
     gelu: Compiled,
 }
 
-impl GatedActivations {
+impl Each {
+    fn apply(&self, activation: Activation, inputs: &[&Array]) -> Result<Array> {
+        match activation {
+            Activation::Silu => self.silu.apply(inputs),
+            Activation::GeluTanh => self.gelu_tanh.apply(inputs),
+            Activation::Gelu => self.gelu.apply(inputs),
+        }
+    }
+}
+
+impl Activations {
     pub(super) fn new() -> Result<Self> {
-        Ok(Self { silu: Compiled::new(silu)?, gelu_tanh: Compiled::new(gelu_tanh)?, gelu: Compiled::new(gelu)? })
+        Ok(Self {
+            gated: Each {
+                silu: Compiled::new(gated_silu)?,
+                gelu_tanh: Compiled::new(gated_gelu_tanh)?,
+                gelu: Compiled::new(gated_gelu)?,
+            },
+            plain: Each {
+                silu: Compiled::new(plain_silu)?,
+                gelu_tanh: Compiled::new(plain_gelu_tanh)?,
+                gelu: Compiled::new(plain_gelu)?,
+            },
+        })
     }
 
-    pub(super) fn apply(&self, activation: Activation, gate: &Array, up: &Array) -> Result<Array> {
-        match activation {
-            Activation::Silu => self.silu.apply(gate, up),
-            Activation::GeluTanh => self.gelu_tanh.apply(gate, up),
-            Activation::Gelu => self.gelu.apply(gate, up),
-        }
+    /// `activation(gate) * up`.
+    pub(super) fn gated(&self, activation: Activation, gate: &Array, up: &Array) -> Result<Array> {
+        self.gated.apply(activation, &[gate, up])
+    }
+
+    /// `activation(x)`.
+    pub(super) fn plain(&self, activation: Activation, x: &Array) -> Result<Array> {
+        self.plain.apply(activation, &[x])
     }
 }
 
 type Function = unsafe extern "C" fn(*mut mlx_vector_array, mlx_vector_array) -> i32;
 
-/// A compiled function of two arrays.
+/// A compiled function of arrays.
 struct Compiled {
     closure: mlx_closure,
 }
@@ -51,8 +81,8 @@ impl Compiled {
         if status == 0 { Ok(compiled) } else { Err(failure::take("compile")) }
     }
 
-    fn apply(&self, gate: &Array, up: &Array) -> Result<Array> {
-        let handles: [mlx_array; 2] = [gate.as_ptr(), up.as_ptr()];
+    fn apply(&self, inputs: &[&Array]) -> Result<Array> {
+        let handles: Vec<mlx_array> = inputs.iter().map(|input| input.as_ptr()).collect();
         // SAFETY: the vectors are made, used and freed here; the handle that `get` writes is nobody else's.
         unsafe {
             let inputs = mlx_sys::mlx_vector_array_new_data(handles.as_ptr(), handles.len());
@@ -65,7 +95,7 @@ impl Compiled {
             mlx_sys::mlx_vector_array_free(inputs);
             mlx_sys::mlx_vector_array_free(outputs);
             let array = Array::from_ptr(handle);
-            if status == 0 { Ok(array) } else { Err(failure::take("gated activation")) }
+            if status == 0 { Ok(array) } else { Err(failure::take("activation")) }
         }
     }
 }
@@ -77,51 +107,61 @@ impl Drop for Compiled {
     }
 }
 
-unsafe extern "C" fn silu(outputs: *mut mlx_vector_array, inputs: mlx_vector_array) -> i32 {
-    trace(outputs, inputs, |graph, gate, up| {
-        let activated = graph.multiply(gate, &graph.sigmoid(gate)?)?;
-        graph.multiply(&activated, up)
-    })
+/// Defines each function with a gate and without one, in the forms in which MLX calls them.
+macro_rules! functions {
+    ($($gated:ident, $plain:ident = $function:ident;)+) => {
+        $(unsafe extern "C" fn $gated(outputs: *mut mlx_vector_array, inputs: mlx_vector_array) -> i32 {
+            trace(outputs, inputs, |graph, input| graph.multiply(&$function(graph, &input(0)?)?, &input(1)?))
+        }
+
+        unsafe extern "C" fn $plain(outputs: *mut mlx_vector_array, inputs: mlx_vector_array) -> i32 {
+            trace(outputs, inputs, |graph, input| $function(graph, &input(0)?))
+        })+
+    };
+}
+
+functions! {
+    gated_silu, plain_silu = silu;
+    gated_gelu_tanh, plain_gelu_tanh = gelu_tanh;
+    gated_gelu, plain_gelu = gelu;
+}
+
+fn silu(graph: &Graph, x: &Array) -> Result<Array> {
+    graph.multiply(x, &graph.sigmoid(x)?)
 }
 
 /// `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, in the order of `mlx.nn.gelu_approx`.
-unsafe extern "C" fn gelu_tanh(outputs: *mut mlx_vector_array, inputs: mlx_vector_array) -> i32 {
-    trace(outputs, inputs, |graph, gate, up| {
-        let number = |value: f64| graph.scalar(value, data::dtype_of(gate));
-        let cube = graph.multiply(&number(0.044_715)?, &graph.power(gate, &number(3.0)?)?)?;
-        let inner = graph.multiply(&number(std::f64::consts::FRAC_2_PI.sqrt())?, &graph.add(gate, &cube)?)?;
-        let outer = graph.add(&number(1.0)?, &graph.tanh(&inner)?)?;
-        let activated = graph.multiply(&graph.multiply(&number(0.5)?, gate)?, &outer)?;
-        graph.multiply(&activated, up)
-    })
+fn gelu_tanh(graph: &Graph, x: &Array) -> Result<Array> {
+    let number = |value: f64| graph.scalar(value, data::dtype_of(x));
+    let cube = graph.multiply(&number(0.044_715)?, &graph.power(x, &number(3.0)?)?)?;
+    let inner = graph.multiply(&number(std::f64::consts::FRAC_2_PI.sqrt())?, &graph.add(x, &cube)?)?;
+    let outer = graph.add(&number(1.0)?, &graph.tanh(&inner)?)?;
+    graph.multiply(&graph.multiply(&number(0.5)?, x)?, &outer)
 }
 
 /// `x (1 + erf(x / √2)) / 2`, in the order of `mlx.nn.gelu`.
-unsafe extern "C" fn gelu(outputs: *mut mlx_vector_array, inputs: mlx_vector_array) -> i32 {
-    trace(outputs, inputs, |graph, gate, up| {
-        let number = |value: f64| graph.scalar(value, data::dtype_of(gate));
-        let error = graph.erf(&graph.divide(gate, &number(std::f64::consts::SQRT_2)?)?)?;
-        let doubled = graph.multiply(gate, &graph.add(&number(1.0)?, &error)?)?;
-        let activated = graph.divide(&doubled, &number(2.0)?)?;
-        graph.multiply(&activated, up)
-    })
+fn gelu(graph: &Graph, x: &Array) -> Result<Array> {
+    let number = |value: f64| graph.scalar(value, data::dtype_of(x));
+    let error = graph.erf(&graph.divide(x, &number(std::f64::consts::SQRT_2)?)?)?;
+    let doubled = graph.multiply(x, &graph.add(&number(1.0)?, &error)?)?;
+    graph.divide(&doubled, &number(2.0)?)
 }
 
-/// Builds the graph of a function of two arrays while MLX traces it.
+/// Builds the graph of a function of arrays while MLX traces it. `body` asks for its inputs by number.
 fn trace(
     outputs: *mut mlx_vector_array,
     inputs: mlx_vector_array,
-    body: impl Fn(&Graph, &Array, &Array) -> Result<Array>,
+    body: impl Fn(&Graph, &dyn Fn(usize) -> Result<Array>) -> Result<Array>,
 ) -> i32 {
     let built = Graph::new().and_then(|graph| {
-        // SAFETY: MLX passes two inputs, and the handles that `get` writes are nobody else's.
+        // SAFETY: the handles that `get` writes are nobody else's; a number without an input is an error status.
         let get = |index| unsafe {
             let mut handle = mlx_sys::mlx_array_new();
             let status = mlx_sys::mlx_vector_array_get(&mut handle, inputs, index);
             let array = Array::from_ptr(handle);
-            if status == 0 { Ok(array) } else { Err(failure::take("gated activation")) }
+            if status == 0 { Ok(array) } else { Err(failure::take("activation")) }
         };
-        body(&graph, &get(0)?, &get(1)?)
+        body(&graph, &get)
     });
     match built {
         // SAFETY: `outputs` is MLX's place for the result.

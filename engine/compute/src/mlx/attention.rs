@@ -105,7 +105,7 @@ fn expand_each(graph: &Graph, [packed, scales, biases]: &[Array; 3]) -> Result<[
 }
 
 /// The mask as booleans that broadcast to the scores.
-fn to_array(graph: &Graph, mask: &Mask, scores: &Array, repeats: i32) -> Result<Option<Array>> {
+pub(super) fn to_array(graph: &Graph, mask: &Mask, scores: &Array, repeats: i32) -> Result<Option<Array>> {
     Ok(match mask {
         Mask::None => None,
         Mask::Causal => {
@@ -120,7 +120,7 @@ fn to_array(graph: &Graph, mask: &Mask, scores: &Array, repeats: i32) -> Result<
 }
 
 /// The lowest finite number of the scores' type.
-fn lowest(graph: &Graph, scores: &Array) -> Result<Array> {
+pub(super) fn lowest(graph: &Graph, scores: &Array) -> Result<Array> {
     let dtype = data::dtype_of(scores);
     let value = match dtype {
         dtype::F16 => f64::from(half::f16::MIN),

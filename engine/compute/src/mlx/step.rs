@@ -28,6 +28,8 @@ pub(super) struct Group {
     /// The greatest id that the host knows.
     pub(super) greatest_id: Option<u32>,
     pub(super) wanted: Wanted,
+    /// The greatest position of a token.
+    pub(super) last_position: Option<usize>,
 }
 
 /// Which places of a group reach the output head.
@@ -80,7 +82,8 @@ impl MlxStep {
                 })
                 .max();
             let ids = tokens::to_array(graph, &ids, plan.members.len(), plan.length)?;
-            groups.push(Group { plan, ids, greatest_id, wanted });
+            let last_position = plan.members.iter().map(|&member| rows[member].start + rows[member].length - 1).max();
+            groups.push(Group { plan, ids, greatest_id, wanted, last_position });
             lines.push(own_lines);
         }
         Ok(Self { groups, lines: lines.into(), marker: RefCell::new(None), piece_ends: RefCell::default() })

@@ -107,11 +107,15 @@ impl Elements {
 /// A stored tensor as an array of its own type.
 pub(super) fn load(tensor: &TensorView<'_>) -> Result<Array> {
     let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
-    let dtype = match tensor.dtype {
+    data::from_bytes(tensor.bytes, &shape, dtype_of(tensor.dtype))
+}
+
+/// MLX's name of a type.
+pub(super) fn dtype_of(dtype: Dtype) -> mlx_sys::mlx_dtype {
+    match dtype {
         Dtype::F32 => dtype::F32,
         Dtype::F16 => dtype::F16,
         Dtype::BF16 => dtype::BF16,
         Dtype::U32 => dtype::U32,
-    };
-    data::from_bytes(tensor.bytes, &shape, dtype)
+    }
 }

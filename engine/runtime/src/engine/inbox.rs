@@ -3,12 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{SyncSender, sync_channel},
     },
     time::{Duration, Instant},
 };
 
+use linnet_kernels::CoreTurns;
 use tokio::sync::mpsc::{UnboundedSender, WeakUnboundedSender, unbounded_channel};
 
 use super::{EngineHealth, EngineStatus, Generation, KvStatus, retry_after::retry_after, sequence::lets_others_start};
@@ -74,12 +75,18 @@ impl Places {
     }
 }
 
+/// How long a step waits for urgent work at most: longer than a window of speech takes with any model that is of use for
+/// dictation.
+const LONGEST_GIVE_WAY: Duration = Duration::from_secs(3);
+
 /// The queue and the counters.
 pub(super) struct Inbox {
     state: Mutex<State>,
     arrived: Condvar,
     queue_limit: usize,
     max_concurrent: usize,
+    /// Whose urgent work goes before a step, once somebody said so.
+    turns: OnceLock<Arc<CoreTurns>>,
 }
 
 struct State {
@@ -113,7 +120,19 @@ impl Inbox {
         let (queue, commands, cache) = (VecDeque::new(), VecDeque::new(), CacheStatus::default());
         let state =
             State { queue, commands, cache, status, stopping: None, running: Vec::new(), usual: None, turned_away: 0 };
-        Self { state: Mutex::new(state), arrived: Condvar::new(), queue_limit, max_concurrent }
+        Self { state: Mutex::new(state), arrived: Condvar::new(), queue_limit, max_concurrent, turns: OnceLock::new() }
+    }
+
+    pub(super) fn give_way_to(&self, turns: Arc<CoreTurns>) {
+        // The first one stays: an engine has one machine to share.
+        let _ = self.turns.set(turns);
+    }
+
+    /// Lets urgent work go first; not for ever, as an answer that stands still looks broken.
+    pub(super) fn give_way(&self) {
+        if let Some(turns) = self.turns.get() {
+            turns.wait(LONGEST_GIVE_WAY);
+        }
     }
 
     // Nothing in here can panic half-way through a change, so a poisoned lock still guards a whole state.

@@ -123,6 +123,7 @@ impl<M: StepModel> Worker<M> {
                 break reason;
             }
             if !self.is_idle() {
+                self.inbox.give_way();
                 self.step();
             }
             self.tend_disk();

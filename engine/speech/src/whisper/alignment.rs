@@ -2,6 +2,8 @@
 //!
 //! After `find_alignment` of openai/whisper's timing.py.
 
+use linnet_kernels::{Context, softmax_in_place};
+
 use super::network::Alignment;
 
 /// Encoder positions that the median filter looks at (timing.py: `medfilt_width`).
@@ -21,32 +23,27 @@ pub(crate) struct AlignmentShape {
 }
 
 /// The encoder position at which each token of text begins, and, last, where the text ends.
-pub(crate) fn token_starts(alignment: &Alignment, shape: AlignmentShape) -> Vec<usize> {
+pub(crate) fn token_starts(ctx: &Context, alignment: &Alignment, shape: AlignmentShape) -> Vec<usize> {
     let AlignmentShape { tokens, positions, spoken, prompt } = shape;
     let spoken = spoken.clamp(1, positions);
     let heads = alignment.scores.len() / (tokens * positions).max(1);
     let mut mean = vec![0.0f32; tokens * spoken];
     let mut weights = vec![0.0f32; tokens * spoken];
     let mut filtered = vec![0.0f32; spoken];
+    let mut padded = Vec::with_capacity(spoken + MEDIAN_WIDTH);
     for head in alignment.scores.chunks_exact(tokens * positions) {
         for (line, scores) in weights.chunks_exact_mut(spoken).zip(head.chunks_exact(positions)) {
-            softmax(&scores[..spoken], line);
+            line.copy_from_slice(&scores[..spoken]);
         }
+        softmax_in_place(ctx, &mut weights, spoken);
         standardize(&mut weights, spoken);
         for (line, sum) in weights.chunks_exact(spoken).zip(mean.chunks_exact_mut(spoken)) {
-            median_filter(line, &mut filtered);
+            median_filter(line, &mut padded, &mut filtered);
             sum.iter_mut().zip(&filtered).for_each(|(sum, weight)| *sum += weight / heads as f32);
         }
     }
     // The token before a piece of text looks at where that piece is spoken.
     warp(&mean[prompt * spoken..(tokens - 1) * spoken], spoken)
-}
-
-fn softmax(scores: &[f32], out: &mut [f32]) {
-    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    out.iter_mut().zip(scores).for_each(|(out, score)| *out = (score - largest).exp());
-    let sum: f32 = out.iter().sum();
-    out.iter_mut().for_each(|out| *out /= sum);
 }
 
 /// Brings each position's weights over all tokens to mean 0 and variance 1.
@@ -70,23 +67,35 @@ fn standardize(weights: &mut [f32], positions: usize) {
 }
 
 /// The median of each element and its neighbours, the line reflected at its ends.
-fn median_filter(line: &[f32], out: &mut [f32]) {
+fn median_filter(line: &[f32], padded: &mut Vec<f32>, out: &mut [f32]) {
     let half = MEDIAN_WIDTH / 2;
     if line.len() <= half {
         out.copy_from_slice(line);
         return;
     }
-    let last = line.len() - 1;
-    let at = |index: isize| {
-        let index = index.unsigned_abs();
-        line[if index > last { 2 * last - index } else { index }]
-    };
+    padded.clear();
+    padded.extend(line[1..=half].iter().rev());
+    padded.extend(line);
+    padded.extend(line[line.len() - 1 - half..line.len() - 1].iter().rev());
+    let (around, _) = padded.as_slice().split_at(line.len() + 2 * half);
     for (index, out) in out.iter_mut().enumerate() {
-        let mut around: [f32; MEDIAN_WIDTH] =
-            std::array::from_fn(|offset| at(index as isize + offset as isize - half as isize));
-        around.sort_unstable_by(f32::total_cmp);
-        *out = around[half];
+        if let Some(around) = around.get(index..).and_then(|around| around.first_chunk()) {
+            *out = median(*around);
+        }
     }
+}
+
+/// By comparisons that do not depend on each other's results, so that many medians are found at once (N. Devillard, "Fast
+/// median search", 1998).
+#[inline(always)]
+fn median(mut values: [f32; MEDIAN_WIDTH]) -> f32 {
+    const EXCHANGES: [(usize, usize); 13] =
+        [(0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)];
+    for (low, high) in EXCHANGES {
+        let (a, b) = (values[low], values[high]);
+        (values[low], values[high]) = if a < b { (a, b) } else { (b, a) };
+    }
+    values[MEDIAN_WIDTH / 2]
 }
 
 /// The way through `weights`, `[tokens, positions]`, along which they are largest together, going forwards in both: for each
@@ -137,7 +146,9 @@ fn warp(weights: &[f32], positions: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AlignmentShape, MEDIAN_WIDTH, median_filter, token_starts, warp};
+    use linnet_kernels::Context;
+
+    use super::{AlignmentShape, MEDIAN_WIDTH, median, median_filter, token_starts, warp};
     use crate::whisper::network::Alignment;
 
     #[test]
@@ -158,15 +169,35 @@ mod tests {
 
     #[test]
     fn medians_reflect_at_the_ends() {
-        let mut out = [0.0; 8];
-        median_filter(&[9.0, 1.0, 2.0, 3.0, 0.0, 5.0, 6.0, 7.0], &mut out);
+        let (mut padded, mut out) = (Vec::new(), [0.0; 8]);
+        median_filter(&[9.0, 1.0, 2.0, 3.0, 0.0, 5.0, 6.0, 7.0], &mut padded, &mut out);
         // Around the first: 3 2 1 9 1 2 3. Around the last: 0 5 6 7 6 5 0.
         assert_eq!((out[0], out[7], out[3]), (2.0, 5.0, 3.0));
         let short = [4.0, 1.0, 3.0];
         let mut out = [0.0; 3];
         assert!(short.len() <= MEDIAN_WIDTH / 2);
-        median_filter(&short, &mut out);
+        median_filter(&short, &mut padded, &mut out);
         assert_eq!(out, short);
+    }
+
+    #[test]
+    fn medians_are_in_the_middle_of_every_order() {
+        // Heap's algorithm.
+        let mut values: [f32; MEDIAN_WIDTH] = std::array::from_fn(|index| index as f32);
+        let mut counts = [0; MEDIAN_WIDTH];
+        let mut place = 0;
+        while place < MEDIAN_WIDTH {
+            assert_eq!(median(values), 3.0, "{values:?}");
+            while place < MEDIAN_WIDTH && counts[place] >= place {
+                counts[place] = 0;
+                place += 1;
+            }
+            if place < MEDIAN_WIDTH {
+                values.swap(if place % 2 == 0 { 0 } else { counts[place] }, place);
+                counts[place] += 1;
+                place = 1;
+            }
+        }
     }
 
     #[test]
@@ -181,7 +212,7 @@ mod tests {
             }
         }
         let shape = AlignmentShape { tokens, positions, spoken: 20, prompt: 1 };
-        let starts = token_starts(&Alignment { scores, logits: Vec::new() }, shape);
+        let starts = token_starts(&Context::new(1), &Alignment { scores, logits: Vec::new() }, shape);
         assert_eq!(starts.len(), 4);
         for (found, expected) in starts.iter().zip([0, 5, 10, 15]) {
             assert!(found.abs_diff(expected) <= 1, "{starts:?}");

@@ -24,6 +24,8 @@ pub(crate) struct Decoded {
     pub(crate) avg_logprob: f32,
     pub(crate) no_speech_prob: f32,
     pub(crate) temperature: f32,
+    /// The highest temperature that was tried: above `temperature` where nothing looked right.
+    pub(crate) tried: f32,
     pub(crate) compression_ratio: f32,
 }
 
@@ -71,14 +73,14 @@ impl Decoder<'_> {
             self.network.close(sequence);
         }
         let (finished, no_speech_prob) = attempt?;
-        let best =
-            finished.into_iter().reduce(|best, other| if self.rank(&other) > self.rank(&best) { other } else { best });
+        let rank = |text: &Finished| rank(text, self.options.length_penalty);
+        let best = finished.into_iter().reduce(|best, other| if rank(&other) > rank(&best) { other } else { best });
         let Finished { mut tokens, sum_logprob } = best.unwrap_or(Finished { tokens: Vec::new(), sum_logprob: 0.0 });
         let avg_logprob = sum_logprob / (tokens.len() + 1) as f32;
         tokens.shrink_to_fit();
         let text = self.tokenizer.decode(&tokens).trim().to_owned();
         let compression_ratio = compression_ratio(&text);
-        Ok(Decoded { tokens, text, avg_logprob, no_speech_prob, temperature, compression_ratio })
+        Ok(Decoded { tokens, text, avg_logprob, no_speech_prob, temperature, tried: temperature, compression_ratio })
     }
 
     fn attempt(
@@ -188,6 +190,7 @@ impl Decoder<'_> {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut finished = Vec::new();
         let mut lines = line.repeat(self.options.best_of.max(1));
+        let mut shares = Vec::with_capacity(n_vocab);
         let mut running = vec![begun];
         while running.len() < self.options.best_of {
             let sequence = self.network.fork(running[0].sequence)?;
@@ -198,7 +201,7 @@ impl Decoder<'_> {
             let mut going_on = Vec::with_capacity(running.len());
             for (line, mut text) in lines.chunks_exact_mut(n_vocab).zip(running) {
                 let sum = self.filtered(line, &text.tokens)?;
-                let token = draw(line, temperature, rng.random());
+                let token = draw(self.ctx, line, temperature, rng.random(), &mut shares);
                 text.sum_logprob += line[token] - sum;
                 let is_end = token == self.tokenizer.special().eot as usize;
                 if !is_end {
@@ -245,26 +248,59 @@ impl Decoder<'_> {
     fn probability(&self, line: &[f32], token: u32) -> f32 {
         (line[token as usize] - linnet_kernels::log_sum_exp(self.ctx, line)).exp()
     }
-
-    /// `MaximumLikelihoodRanker` of decoding.py.
-    fn rank(&self, text: &Finished) -> f32 {
-        let length = text.tokens.len().max(1) as f32;
-        // Google's NMT paper (Wu et al. 2016), equation 14.
-        text.sum_logprob / self.options.length_penalty.map_or(length, |penalty| ((5.0 + length) / 6.0).powf(penalty))
-    }
 }
 
-/// The first token at which the sum of the probabilities at `temperature` passes `uniform`.
-fn draw(line: &[f32], temperature: f32, uniform: f64) -> usize {
-    let likeliest = linnet_kernels::argmax(line);
-    let weight = |logit: f32| f64::from((logit - line[likeliest]) / temperature).exp();
-    let total: f64 = line.iter().map(|&logit| weight(logit)).sum();
-    let mut left = uniform * total;
-    for (token, &logit) in line.iter().enumerate() {
-        left -= weight(logit);
+/// How good a finished text is (`MaximumLikelihoodRanker` of decoding.py).
+pub(crate) fn rank(text: &Finished, length_penalty: Option<f32>) -> f32 {
+    let length = text.tokens.len().max(1) as f32;
+    // Google's NMT paper (Wu et al. 2016), equation 14.
+    text.sum_logprob / length_penalty.map_or(length, |penalty| ((5.0 + length) / 6.0).powf(penalty))
+}
+
+/// The first token at which the sum of the probabilities at `temperature` passes `uniform`. `shares` is room to work in.
+fn draw(ctx: &Context, line: &[f32], temperature: f32, uniform: f64, shares: &mut Vec<f32>) -> usize {
+    shares.clear();
+    shares.extend(line.iter().map(|logit| logit / temperature));
+    linnet_kernels::softmax_in_place(ctx, shares, line.len());
+    let mut left = uniform;
+    for (token, &share) in shares.iter().enumerate() {
+        left -= f64::from(share);
         if left < 0.0 {
             return token;
         }
     }
-    likeliest
+    // Rounding left nothing for the last one.
+    linnet_kernels::argmax(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use linnet_kernels::Context;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    use super::draw;
+
+    #[test]
+    fn draws_follow_the_probabilities_at_their_temperature() {
+        let logits = [1.0f32.ln(), f32::NEG_INFINITY, 3.0f32.ln(), 4.0f32.ln()];
+        let mut rng = StdRng::seed_from_u64(7);
+        // At temperature 0.5 probabilities are as the squares: 1, 9, 16.
+        for (temperature, expected) in
+            [(1.0, [1.0 / 8.0, 0.0, 3.0 / 8.0, 0.5]), (0.5, [1.0 / 26.0, 0.0, 9.0 / 26.0, 16.0 / 26.0])]
+        {
+            let mut counts = [0u32; 4];
+            let mut shares = Vec::new();
+            for _ in 0..20_000 {
+                counts[draw(&Context::new(1), &logits, temperature, rng.random(), &mut shares)] += 1;
+            }
+            for (count, expected) in counts.iter().zip(expected) {
+                let found = f64::from(*count) / 20_000.0;
+                // Four standard deviations.
+                assert!(
+                    (found - expected).abs() <= 4.0 * (expected * (1.0 - expected) / 20_000.0).sqrt(),
+                    "{counts:?}"
+                );
+            }
+        }
+    }
 }

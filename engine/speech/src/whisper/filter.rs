@@ -12,12 +12,12 @@ pub(crate) const TIME_PRECISION: f64 = 0.02;
 /// The rules for one transcription.
 #[derive(Debug)]
 pub(crate) struct LogitFilter {
-    suppressed: Vec<u32>,
-    blank: Vec<u32>,
-    eot: usize,
-    timestamp_begin: usize,
+    pub(super) suppressed: Vec<u32>,
+    pub(super) blank: Vec<u32>,
+    pub(super) eot: usize,
+    pub(super) timestamp_begin: usize,
     /// The last token with which a window may begin; `None` where no times are written.
-    last_initial: Option<usize>,
+    pub(super) last_initial: Option<usize>,
 }
 
 impl LogitFilter {

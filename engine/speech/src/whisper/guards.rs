@@ -88,6 +88,8 @@ fn word_anomaly(word: &TranscriptWord) -> f64 {
 pub(crate) struct WindowTimes {
     pub(crate) start: f64,
     pub(crate) end: f64,
+    /// Where it would end if it were whole. The last window of some audio seldom is.
+    pub(crate) whole_end: f64,
     /// Where the audio ends, if that is known.
     pub(crate) audio_end: Option<f64>,
 }
@@ -129,8 +131,9 @@ pub(crate) fn judge(segments: &[TranscriptSegment], window: WindowTimes, last_sp
             let silence_before = segment.start - last_end > threshold
                 || segment.start < threshold
                 || segment.start - window.start < EDGE;
-            let silence_after =
-                next_start - segment.end > threshold || next.is_some_and(is_anomaly) || window.end - segment.end < EDGE;
+            let silence_after = next_start - segment.end > threshold
+                || next.is_some_and(is_anomaly)
+                || window.whole_end - segment.end < EDGE;
             if silence_before && silence_after {
                 if window.audio_end.is_some_and(|end| end - segment.end < threshold) {
                     return Verdict::End { segments: index };
@@ -201,7 +204,7 @@ mod tests {
 
     #[test]
     fn invented_segments_in_silence_are_cut_and_spoken_ones_are_not() {
-        let window = WindowTimes { start: 0.0, end: 30.0, audio_end: None };
+        let window = WindowTimes { start: 0.0, end: 30.0, whole_end: 30.0, audio_end: None };
         let spoken = [segment(3.0, 4.0, 0.9), segment(4.0, 5.0, 0.8)];
         assert_eq!(judge(&spoken, window, 0.0, 2.0), Verdict::Keep);
         let invented = [segment(3.0, 4.0, 0.9), segment(12.0, 12.1, 0.05)];

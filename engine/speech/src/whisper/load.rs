@@ -52,7 +52,12 @@ pub fn load_network(folder: &Path, options: &NetworkOptions) -> Result<Box<dyn W
         BackendChoice::Cpu => {
             let default = CpuOptions::default();
             let cpu = CpuOptions { threads: options.threads.unwrap_or(default.threads), exact: options.exact };
-            Ok(Box::new(BackendNetwork::load(CpuBackend::new(cpu), folder, options.weights)?))
+            let backend = match options.weights {
+                WeightPrecision::Stored => CpuBackend::new(cpu),
+                // Speech bears coarse activations beside coarse weights: others hold both in 8 bits too.
+                WeightPrecision::Int8 => CpuBackend::new(cpu).with_coarse_activations(),
+            };
+            Ok(Box::new(BackendNetwork::load(backend, folder, options.weights)?))
         }
         BackendChoice::Mlx => {
             let unknown = [(options.threads.is_some(), "threads"), (options.exact, "exact")];

@@ -32,7 +32,7 @@ pub(crate) fn cut(tokens: &[u32], timestamp_begin: u32, frames: usize) -> Cut {
     let is_time = |index: usize| tokens[index] >= timestamp_begin;
     let seconds = |token: u32| f64::from(token - timestamp_begin) * TIME_PRECISION;
     let length = tokens.len();
-    let is_whole = length > 0 && is_time(length - 1) && !(length > 1 && is_time(length - 2));
+    let is_whole = length > 1 && is_time(length - 1) && !is_time(length - 2);
     let mut ends: Vec<usize> = (1..length).filter(|&index| is_time(index - 1) && is_time(index)).collect();
     if ends.is_empty() {
         let last = tokens.iter().rev().copied().find(|&token| token >= timestamp_begin);

@@ -115,7 +115,7 @@ impl WordTiming<'_> {
             spoken: self.frames / 2,
             prompt: self.prompt.len(),
         };
-        let starts = token_starts(&alignment, shape);
+        let starts = token_starts(self.ctx, &alignment, shape);
         let probability = |index: usize| {
             let line = &alignment.logits[(self.prompt.len() + index) * dimensions.n_vocab..][..special.eot as usize];
             (line[text[index] as usize] - log_sum_exp(self.ctx, line)).exp()
@@ -173,8 +173,8 @@ fn cut_at_sentences(words: &mut [WordTime], usual: f64) {
 fn merge_punctuation(words: &mut [WordTime]) {
     let mut following = words.len().saturating_sub(1);
     for previous in (0..following).rev() {
-        let mark = words[previous].word.trim();
-        if words[previous].word.starts_with(' ') && !mark.is_empty() && PREPENDED.contains(mark) {
+        // A space alone goes with the next word too: nothing stands in every list.
+        if words[previous].word.starts_with(' ') && PREPENDED.contains(words[previous].word.trim()) {
             let moved = std::mem::take(&mut words[previous].word);
             words[following].word.insert_str(0, &moved);
             words[following].tokens += std::mem::take(&mut words[previous].tokens);

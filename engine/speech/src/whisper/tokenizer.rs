@@ -200,39 +200,55 @@ impl WhisperTokenizer {
         words
     }
 
-    /// Cuts tokens where they make whole characters.
+    /// Cuts tokens where they make whole characters (`split_tokens_on_unicode` of tokenizer.py).
     fn characters(&self, tokens: &[u32]) -> Vec<(String, Vec<u32>)> {
+        let whole: Vec<char> = lossy(&self.bytes(tokens)).chars().collect();
+        let mut done = 0;
         let mut pieces = Vec::new();
-        let mut bytes = Vec::new();
         let mut of_piece = Vec::new();
+        let mut bytes = Vec::new();
         for &token in tokens {
-            if token >= self.special.eot {
-                if !of_piece.is_empty() {
-                    pieces.push((lossy(&mut bytes), std::mem::take(&mut of_piece)));
-                }
-                pieces.push((self.inner.token_text(token).unwrap_or_default(), vec![token]));
-                continue;
-            }
-            bytes.extend(self.inner.token_bytes(token).unwrap_or_default());
             of_piece.push(token);
-            // Cut off in the middle of a character it may still become whole.
-            if std::str::from_utf8(&bytes).map_or_else(|error| error.error_len().is_some(), |_| true) {
-                pieces.push((lossy(&mut bytes), std::mem::take(&mut of_piece)));
+            bytes.extend(self.bytes(&[token]));
+            let text = lossy(&bytes);
+            // What is cut off in the middle of a character may become whole, unless it is broken in the whole text too.
+            let broken = text.chars().position(|c| c == char::REPLACEMENT_CHARACTER);
+            let is_whole = |place: usize| whole.get(done + place).is_none_or(|&c| c == char::REPLACEMENT_CHARACTER);
+            if broken.is_none_or(is_whole) {
+                done += text.chars().count();
+                pieces.push((text, std::mem::take(&mut of_piece)));
+                bytes.clear();
             }
         }
         if !of_piece.is_empty() {
-            pieces.push((lossy(&mut bytes), of_piece));
+            pieces.push((lossy(&bytes), of_piece));
         }
         pieces
     }
+
+    /// What tokens write; special ones write their name.
+    fn bytes(&self, tokens: &[u32]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &token in tokens {
+            if token >= self.special.eot {
+                bytes.extend(self.inner.token_text(token).unwrap_or_default().into_bytes());
+            } else {
+                bytes.extend(self.inner.token_bytes(token).unwrap_or_default());
+            }
+        }
+        bytes
+    }
 }
 
-fn lossy(bytes: &mut Vec<u8>) -> String {
-    String::from_utf8_lossy(&std::mem::take(bytes)).into_owned()
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
+
+/// Python's `string.punctuation`. A text that stands in it as it is begins a word; three full stops do not.
+const ASCII_PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
 fn is_punctuation(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_punctuation())
+    ASCII_PUNCTUATION.contains(text)
 }
 
 fn non_speech_tokens(tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerError> {

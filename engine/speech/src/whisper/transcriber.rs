@@ -8,23 +8,16 @@ use linnet_kernels::Context;
 
 use super::{
     TranscribeError, TranscribeOptions,
-    decode::{Decoded, Decoder},
     filter::LogitFilter,
-    guards::{self, Verdict, WindowTimes},
     language::Language,
     network::{StepRow, WhisperNetwork, Window},
     options::Task,
     prompt::InitialPrompt,
     run::{ResumePoint, TranscriptionRun, seconds},
-    segments::{self, Cut},
-    timing::WordTiming,
     tokenizer::WhisperTokenizer,
     transcript::{Transcript, TranscriptSegment},
 };
-use crate::{HOP_LENGTH, MelFrontEnd, MelStream, N_FFT, SAMPLE_RATE};
-
-/// A text found at a higher temperature than this is not told to the next window (transcribe.py).
-const LARGEST_CONTEXT_TEMPERATURE: f32 = 0.5;
+use crate::{HOP_LENGTH, MelFrontEnd, MelStream, N_FFT};
 
 /// Who watches a transcription.
 pub trait TranscribeObserver {
@@ -45,10 +38,10 @@ impl TranscribeObserver for () {}
 
 /// A loaded Whisper model: audio to text. It belongs to the thread that made it.
 pub struct Transcriber {
-    network: Box<dyn WhisperNetwork>,
-    tokenizer: WhisperTokenizer,
+    pub(super) network: Box<dyn WhisperNetwork>,
+    pub(super) tokenizer: WhisperTokenizer,
     front_end: Arc<MelFrontEnd>,
-    ctx: Context,
+    pub(super) ctx: Context,
 }
 
 impl Transcriber {
@@ -170,7 +163,7 @@ impl Transcriber {
         Ok(())
     }
 
-    fn window_frames(&self) -> usize {
+    pub(super) fn window_frames(&self) -> usize {
         2 * self.network.dimensions().n_audio_ctx
     }
 
@@ -197,191 +190,13 @@ impl Transcriber {
         Ok(())
     }
 
-    /// Finds the segments of a window and says how many frames are through.
-    fn listen(
-        &mut self,
-        run: &mut TranscriptionRun,
-        window: Window,
-        frames: usize,
-        observer: &mut dyn TranscribeObserver,
-    ) -> Result<usize, TranscribeError> {
-        let language = if let Some((language, _)) = run.language {
-            language
-        } else {
-            let detected = self.detect(window, &run.languages)?;
-            run.language = Some(detected);
-            detected.0
-        };
-        let decoded = self.decode(run, window, language, observer)?;
-        if is_silent(&decoded, &run.options) || self.is_echo(run, window, language, &decoded, observer)? {
-            return Ok(frames);
-        }
-        let Cut { pieces, mut advance, is_whole } =
-            segments::cut(&decoded.tokens, self.tokenizer.special().timestamp_begin, frames);
-        let offset = seconds(run.origin + run.seek);
-        let mut found: Vec<TranscriptSegment> = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            found.push(TranscriptSegment {
-                id: 0,
-                seek: run.origin + run.seek,
-                start: offset + piece.start,
-                end: offset + piece.end,
-                text: self.tokenizer.decode(&piece.tokens),
-                tokens: piece.tokens,
-                temperature: decoded.temperature,
-                avg_logprob: decoded.avg_logprob,
-                compression_ratio: decoded.compression_ratio,
-                no_speech_prob: decoded.no_speech_prob,
-                words: Vec::new(),
-            });
-        }
-        if run.options.word_timestamps {
-            self.add_words(run, window, frames, language, &mut found)?;
-            advance = after_words(run, &mut found, frames, advance, is_whole);
-            run.last_speech = last_word_end(&found).unwrap_or(run.last_speech);
-        }
-        found.retain(|segment| segment.start < segment.end && !segment.text.trim().is_empty());
-        if !run.options.condition_on_previous_text || decoded.temperature > LARGEST_CONTEXT_TEMPERATURE {
-            run.context.clear();
-        } else {
-            run.context.extend(found.iter().flat_map(|segment| &segment.tokens));
-            let gone = run.context.len().saturating_sub(self.prompt_budget());
-            run.context.drain(..gone);
-        }
-        for mut segment in found {
-            segment.id = run.segments_before + run.segments.len();
-            observer.segment(&segment);
-            run.segments.push(segment);
-        }
-        Ok(advance)
-    }
-
-    fn add_words(
-        &mut self,
-        run: &TranscriptionRun,
-        window: Window,
-        frames: usize,
-        language: Language,
-        segments: &mut [TranscriptSegment],
-    ) -> Result<(), TranscribeError> {
-        let mut prompt = Vec::new();
-        self.push_start(&mut prompt, language, run.options.task)?;
-        let offset = seconds(run.origin + run.seek);
-        let mut timing = WordTiming {
-            network: &mut *self.network,
-            tokenizer: &self.tokenizer,
-            ctx: &self.ctx,
-            window,
-            frames,
-            language,
-            prompt: &prompt,
-            offset,
-        };
-        timing.add_words(segments, run.last_speech)
-    }
-
-    /// Decodes a window. A text that goes round in circles is heard again without the text before it, which may be what
-    /// holds it there.
-    fn decode(
-        &mut self,
-        run: &mut TranscriptionRun,
-        window: Window,
-        language: Language,
-        observer: &mut dyn TranscribeObserver,
-    ) -> Result<Decoded, TranscribeError> {
-        if let Some(decoded) = self.decode_with_fallback(run, window, language, observer)? {
-            return Ok(decoded);
-        }
-        run.context.clear();
-        self.decode_with_fallback(run, window, language, observer)?.ok_or(TranscribeError::NoTemperature)
-    }
-
-    /// Whether a text is nothing but a part of the prompt, read where nobody speaks. Without the prompt, speech sounds
-    /// much the same, and silence does not.
-    fn is_echo(
-        &mut self,
-        run: &TranscriptionRun,
-        window: Window,
-        language: Language,
-        decoded: &Decoded,
-        observer: &mut dyn TranscribeObserver,
-    ) -> Result<bool, TranscribeError> {
-        let told = self.tokenizer.decode(&run.initial_prompt.tokens);
-        if !guards::echoes(&decoded.text, &told) {
-            return Ok(false);
-        }
-        let mut prompt = Vec::new();
-        self.push_start(&mut prompt, language, run.options.task)?;
-        if run.options.without_timestamps {
-            prompt.push(self.tokenizer.special().no_timestamps);
-        }
-        let unprompted = self.attempt(run, window, &prompt, 0.0, 0, observer)?;
-        Ok(is_silent(&unprompted, &run.options) || !guards::resemble(&unprompted.text, &decoded.text))
-    }
-
     /// Tokens that fit before a window (decoding.py: half of the context, less the token that begins them).
-    fn prompt_budget(&self) -> usize {
+    pub(super) fn prompt_budget(&self) -> usize {
         (self.network.dimensions().n_text_ctx / 2).saturating_sub(1)
     }
 
-    /// Tries one temperature after the other until the text looks right; if none does, the likeliest that is no loop.
-    /// `None` when the text loops after the text before it.
-    fn decode_with_fallback(
-        &mut self,
-        run: &TranscriptionRun,
-        window: Window,
-        language: Language,
-        observer: &mut dyn TranscribeObserver,
-    ) -> Result<Option<Decoded>, TranscribeError> {
-        let prompt = self.prompt(run, language)?;
-        let eot = self.tokenizer.special().eot;
-        let mut attempts: Vec<Decoded> = Vec::new();
-        for (attempt, &temperature) in run.options.temperatures.iter().enumerate() {
-            let decoded = self.attempt(run, window, &prompt, temperature, attempt, observer)?;
-            if !run.context.is_empty() && guards::loops(&run.context, &decoded.tokens, eot) {
-                return Ok(None);
-            }
-            if is_good(&decoded, &run.options) {
-                return Ok(Some(decoded));
-            }
-            attempts.push(decoded);
-        }
-        let repeats = |decoded: &Decoded| {
-            run.options.compression_ratio_threshold.is_some_and(|threshold| decoded.compression_ratio > threshold)
-        };
-        // As faster-whisper chooses.
-        let best = attempts.into_iter().reduce(|best, other| {
-            let is_better = (repeats(&best), -best.avg_logprob) > (repeats(&other), -other.avg_logprob);
-            if is_better { other } else { best }
-        });
-        best.map(Some).ok_or(TranscribeError::NoTemperature)
-    }
-
-    fn attempt(
-        &mut self,
-        run: &TranscriptionRun,
-        window: Window,
-        prompt: &[u32],
-        temperature: f32,
-        attempt: usize,
-        observer: &mut dyn TranscribeObserver,
-    ) -> Result<Decoded, TranscribeError> {
-        let mut decoder = Decoder {
-            network: &mut *self.network,
-            tokenizer: &self.tokenizer,
-            filter: &run.filter,
-            options: &run.options,
-            ctx: &self.ctx,
-            is_cancelled: &|| observer.is_cancelled(),
-            open: Vec::new(),
-        };
-        // The same audio gives the same text again.
-        let seed = ((run.origin + run.seek) as u64) << 8 | attempt as u64;
-        decoder.decode(window, prompt, temperature, seed)
-    }
-
     /// What a window is told before it is heard.
-    fn prompt(&self, run: &TranscriptionRun, language: Language) -> Result<Vec<u32>, TranscribeError> {
+    pub(super) fn prompt(&self, run: &TranscriptionRun, language: Language) -> Result<Vec<u32>, TranscribeError> {
         let special = self.tokenizer.special();
         let initial = &run.initial_prompt.tokens;
         let budget = self.prompt_budget().saturating_sub(initial.len());
@@ -399,7 +214,12 @@ impl Transcriber {
     }
 
     /// The start of transcript, the language and the task.
-    fn push_start(&self, prompt: &mut Vec<u32>, language: Language, task: Task) -> Result<(), TranscribeError> {
+    pub(super) fn push_start(
+        &self,
+        prompt: &mut Vec<u32>,
+        language: Language,
+        task: Task,
+    ) -> Result<(), TranscribeError> {
         let special = self.tokenizer.special();
         prompt.push(special.sot);
         if special.is_multilingual() {
@@ -446,7 +266,7 @@ impl Transcriber {
     }
 
     /// The likeliest of some languages, or of all, and how probable it is among them (`detect_language` of decoding.py).
-    fn detect(&mut self, window: Window, among: &[Language]) -> Result<(Language, f32), TranscribeError> {
+    pub(super) fn detect(&mut self, window: Window, among: &[Language]) -> Result<(Language, f32), TranscribeError> {
         let special = *self.tokenizer.special();
         let sequence = self.network.open(window)?;
         let mut line = Vec::new();
@@ -476,54 +296,5 @@ impl TranscriptionRun {
     }
 }
 
-/// Where the next window begins when words were timed, and which segments stay. What follows the last word is heard again
-/// unless nothing is spoken there.
-fn after_words(
-    run: &TranscriptionRun,
-    found: &mut Vec<TranscriptSegment>,
-    frames: usize,
-    advance: usize,
-    is_whole: bool,
-) -> usize {
-    let first = run.origin + run.seek;
-    let (start, end) = (seconds(first), seconds(first + frames));
-    let frame = |time: f64| ((time * FRAMES_PER_SECOND).round() as usize).saturating_sub(first).min(frames);
-    let spoken_until = last_word_end(found).filter(|&last| !is_whole && last > start);
-    let mut advance = spoken_until.map_or(advance, frame);
-    let Some(threshold) = run.options.hallucination_silence_threshold.map(f64::from) else { return advance };
-    if spoken_until.is_some_and(|last| end - last <= threshold) {
-        advance = frames;
-    }
-    let audio_end = run.mel.is_finished().then(|| seconds(run.origin + run.samples / HOP_LENGTH));
-    match guards::judge(found, WindowTimes { start, end, audio_end }, run.last_speech, threshold) {
-        Verdict::Keep => advance,
-        Verdict::GoOnAt { segments, time } => {
-            found.truncate(segments);
-            frame(time)
-        }
-        Verdict::End { segments } => {
-            found.truncate(segments);
-            frames
-        }
-    }
-}
-
-fn last_word_end(segments: &[TranscriptSegment]) -> Option<f64> {
-    segments.iter().rev().find_map(|segment| segment.words.last()).map(|word| word.end)
-}
-
-/// Mel frames of a second.
-const FRAMES_PER_SECOND: f64 = (SAMPLE_RATE / HOP_LENGTH) as f64;
-
-/// Whether no other temperature need be tried.
-fn is_good(decoded: &Decoded, options: &TranscribeOptions) -> bool {
-    let repeats = options.compression_ratio_threshold.is_some_and(|threshold| decoded.compression_ratio > threshold);
-    let is_doubtful = options.logprob_threshold.is_some_and(|threshold| decoded.avg_logprob < threshold);
-    !repeats && !is_doubtful || is_silent(decoded, options)
-}
-
-/// Whether nobody speaks: silence is probable, and what was understood all the same is doubtful.
-fn is_silent(decoded: &Decoded, options: &TranscribeOptions) -> bool {
-    options.no_speech_threshold.is_some_and(|threshold| decoded.no_speech_prob > threshold)
-        && options.logprob_threshold.is_none_or(|threshold| decoded.avg_logprob <= threshold)
-}
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ pub struct TranscriptWord {
 }
 
 /// A piece of a transcript between two timestamps.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct TranscriptSegment {
     /// Its place in the transcript, from 0.
     pub id: usize,

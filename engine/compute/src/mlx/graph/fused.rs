@@ -125,6 +125,22 @@ impl Graph {
         })
     }
 
+    /// Layer norm along the last axis.
+    pub(crate) fn layer_norm(&self, x: &Array, weight: &Array, bias: &Array, epsilon: f32) -> Result<Array> {
+        // SAFETY: see `astype`.
+        data::call("layer_norm", |out| unsafe {
+            mlx_sys::mlx_fast_layer_norm(out, x.as_ptr(), weight.as_ptr(), bias.as_ptr(), epsilon, self.stream)
+        })
+    }
+
+    /// A convolution of `[batch, lines, in]` with `[out, kernel, in]`.
+    pub(crate) fn conv1d(&self, x: &Array, weight: &Array, stride: i32, padding: i32) -> Result<Array> {
+        // SAFETY: see `astype`.
+        data::call("conv1d", |out| unsafe {
+            mlx_sys::mlx_conv1d(out, x.as_ptr(), weight.as_ptr(), stride, padding, 1, 1, self.stream)
+        })
+    }
+
     /// Turns `[batch, heads, tokens, head_dim]` by positions from `offset` on: one for all rows, or one each.
     pub(crate) fn rope(&self, x: &Array, arguments: &RopeArguments, offset: &Array) -> Result<Array> {
         let base =

@@ -41,6 +41,10 @@ operations! {
     tanh(x) = mlx_tanh;
     /// The error function.
     erf(x) = mlx_erf;
+    /// The sine.
+    sin(x) = mlx_sin;
+    /// The cosine.
+    cos(x) = mlx_cos;
     /// `1 / (1 + e ** -x)`.
     sigmoid(x) = mlx_sigmoid;
     /// `-x`.

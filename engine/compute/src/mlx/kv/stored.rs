@@ -30,6 +30,18 @@ impl Stored {
         }
     }
 
+    /// The floats that they stand for.
+    pub(crate) fn floats(&self, graph: &Graph, packing: Option<Packing>) -> Result<Array> {
+        match (self, packing) {
+            (Self::Plain([array]), _) => Ok(array.clone()),
+            (Self::Affine(arrays), Some(packing)) => graph.dequantize(arrays, packing),
+            (Self::Affine(_), None) => Err(crate::mlx::failure::Failure::new(
+                "attention",
+                "quantized keys of a store that does not say how".into(),
+            )),
+        }
+    }
+
     /// How many tokens there is room for.
     pub(super) fn tokens(&self) -> usize {
         self.arrays().first().map_or(0, |array| array.dim(TOKENS as i32) as usize)
