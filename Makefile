@@ -102,6 +102,9 @@ speech-fixtures: target/venv/speech/.ready ## Make the speech fixtures again wit
 whisper-fixtures: target/venv/speech/.ready ## Make the parity fixtures of Whisper again with the pinned reference
 	cd tests/parity/whisper && ../../../target/venv/speech/bin/python make.py
 
+speech-references: target/venv/speech-peers/.ready ## Write down again what mlx-whisper and faster-whisper understand of the clips
+	cd tests/speech-peers && ../../target/venv/speech-peers/bin/python references.py
+
 speech-words: target/venv/speech/.ready ## Make the lists of common words again
 	cd tests/speech && ../../target/venv/speech/bin/python make_words.py
 
@@ -111,6 +114,10 @@ speech-vad-weights: target/venv/speech/.ready ## Take the weights of voice activ
 bench-vad: setup-build target/venv/speech/.ready ## Speed of voice activity detection beside onnxruntime
 	cargo build --release --locked -p linnet-speech --example vad_speed
 	cd tests/speech && ../../target/venv/speech/bin/python bench_vad.py "$(abspath $(BUILD))/release/examples/vad_speed"
+
+bench-speech: setup-build target/venv/speech-peers/.ready ## Speed of transcription beside faster-whisper and whisper.cpp
+	cargo build --release --locked -p linnet -p linnet-speech --example whisper_speed
+	target/venv/speech-peers/bin/python tests/speech-peers/bench.py $(BUILD)/release/examples/whisper_speed --folders target/speech-peers/linnet
 
 gpu-pack: mlx target/venv/gpu/.ready target/venv/parity/.ready ## Pack what tests/gpu runs on a machine with a GPU
 	target/venv/gpu/bin/python tests/gpu/pack.py

@@ -1,4 +1,4 @@
-//! Imports: an MLX folder, a Hugging Face folder or a GGUF file becomes a model of the store.
+//! Imports: an MLX folder, a Hugging Face folder, a GGUF file or a CTranslate2 Whisper becomes a model of the store.
 //!
 //! Every import has the same shape: the source is read and checked in full (`prepare`), which yields a list of tensors
 //! to be written and of conversions that fill them; then the space is checked, everything is written into a staging
@@ -20,6 +20,7 @@ use crate::weights::write::{CreateFile, NewTensor, SHARD_LIMIT, WeightsWriter, c
 use crate::whisper;
 
 mod chat_templates;
+pub(crate) mod ctranslate2;
 pub(crate) mod detect;
 pub(crate) mod folder;
 pub(crate) mod gguf;
@@ -99,7 +100,8 @@ pub(crate) struct Prepared<'a> {
     pub(crate) notes: Vec<String>,
 }
 
-/// Imports a model. `source` is a folder in MLX's or Hugging Face's layout, a GGUF file, or Whisper in one of its forms.
+/// Imports a model. `source` is a folder in MLX's or Hugging Face's layout, a GGUF file, or Whisper in one of its forms
+/// (those, a folder of CTranslate2, a file of whisper.cpp).
 ///
 /// # Errors
 /// Every [`LibraryError`] that names the source; on any error the store is as it was before.
@@ -135,6 +137,10 @@ pub(crate) fn import_with(
         Detected::Folder(path) => {
             let source = folder::FolderSource::open(&path)?;
             carry_out(store, &path, source.prepare(options)?, options, progress, create)
+        }
+        Detected::Ctranslate2(path) => {
+            let source = ctranslate2::Ct2Whisper::open(&path)?;
+            carry_out(store, &path, source.prepare()?, options, progress, create)
         }
         Detected::Gguf(path) => {
             let file = GgufFile::open(&path)?;
@@ -202,7 +208,7 @@ pub(crate) fn conversion_notes(jobs: &[Job<'_>], deviations: Option<&[Deviation]
     let mut kinds: Vec<(Conversion, usize, Deviation)> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         let is_kept = match job.conversion {
-            Conversion::Copy(_) | Conversion::Zeros(_) => true,
+            Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_) => true,
             Conversion::Cast(from, to) | Conversion::Kernels(from, to, _) => from == to,
             _ => false,
         };
@@ -229,7 +235,7 @@ fn note(conversion: Conversion, count: usize, deviation: Option<Deviation>) -> S
     let error = deviation
         .map_or_else(String::new, |deviation| format!(", relative error {:.3} %", 100.0 * deviation.relative()));
     match conversion {
-        Conversion::Copy(_) | Conversion::Zeros(_) => tensors,
+        Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_) => tensors,
         Conversion::Dense(kind) => format!("{tensors} of {} widened to f32, exactly", kind.name()),
         Conversion::Cast(from, to) | Conversion::Kernels(from, to, _) => {
             format!("{tensors} of {} kept as {}{error}", from.name().to_lowercase(), to.name().to_lowercase())

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::error::LibraryError;
 use crate::gguf::{GgufFile, tokenizer};
+use crate::import::ctranslate2::Ct2Whisper;
 use crate::import::detect::{self, Detected};
 use crate::import::folder::FolderSource;
 use crate::import::{self, ImportOptions, Prepared};
@@ -33,7 +34,7 @@ pub enum Verdict {
 pub struct Inspection {
     /// The file or folder.
     pub path: PathBuf,
-    /// "mlx", "huggingface", "gguf" or "ggml".
+    /// "mlx", "huggingface", "gguf", "ggml" or "ctranslate2".
     pub format: String,
     /// Whether it can be imported (or run, if it is in the store).
     pub verdict: Verdict,
@@ -78,6 +79,7 @@ pub fn inspect(store: &Store, reference: &str, options: &ImportOptions<'_>) -> R
 fn inspect_path(path: &Path, options: &ImportOptions<'_>) -> Result<Inspection, LibraryError> {
     match detect::detect(path)? {
         Detected::Folder(path) => inspect_folder(&path, options),
+        Detected::Ctranslate2(path) => inspect_ctranslate2(&path),
         Detected::Gguf(path) => inspect_gguf(&path, options),
         Detected::Whisper(form, path) => inspect_whisper(form, &path, options),
     }
@@ -170,6 +172,38 @@ fn inspect_whisper(form: whisper::Form, path: &Path, options: &ImportOptions<'_>
         imported_bytes,
         context_length: Some(model.dimensions.n_text_ctx),
         tokenizer: model.tokenizer_kind().ok().map(str::to_owned),
+        has_chat_template: false,
+        plan,
+    })
+}
+
+fn inspect_ctranslate2(path: &Path) -> Result<Inspection, LibraryError> {
+    let source = Ct2Whisper::open(path)?;
+    let mut types = BTreeMap::new();
+    let mut weights_by_bits = BTreeMap::new();
+    let (mut parameters, mut weight_bytes) = (0, 0);
+    let tensors: Vec<_> = source.tensors().values().filter(|tensor| !tensor.shape.is_empty()).collect();
+    for tensor in &tensors {
+        let elements: u64 = tensor.shape.iter().product();
+        *types.entry(tensor.kind.name()).or_insert(0) += 1;
+        *weights_by_bits.entry((tensor.bytes * 8 / elements.max(1)) as u32).or_insert(0) += elements;
+        parameters += elements;
+        weight_bytes += tensor.bytes;
+    }
+    let (verdict, plan, imported_bytes) = judge(source.prepare());
+    Ok(Inspection {
+        path: path.to_owned(),
+        format: "ctranslate2".into(),
+        verdict,
+        architecture: Some("whisper".into()),
+        tensors: tensors.len(),
+        types,
+        weights_by_bits,
+        parameters,
+        weight_bytes,
+        imported_bytes,
+        context_length: None,
+        tokenizer: None,
         has_chat_template: false,
         plan,
     })

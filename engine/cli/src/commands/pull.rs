@@ -22,13 +22,14 @@ use crate::progress::Report;
 #[command(after_help = "\
 Examples:
   linnet pull starter
+  linnet pull whisper-base          # hears speech; also whisper-tiny.en, whisper-small, whisper-large-v3-turbo
   linnet pull mlx-community/Llama-3.2-1B-Instruct-4bit
   linnet pull bartowski/Llama-3.2-1B-Instruct-GGUF --gguf Q4_K_M
 
 HF_ENDPOINT names another hub or mirror, HF_TOKEN a token for private and gated models.
 An interrupted pull goes on where it stopped.")]
 pub(crate) struct PullArguments {
-    /// A repository on the Hugging Face hub (owner/name), or `starter`
+    /// A repository on the Hugging Face hub (owner/name), `starter`, or a speech model such as `whisper-base`
     model: String,
     /// A branch, tag or commit of the repository [default: main]
     #[arg(long)]
@@ -59,13 +60,13 @@ pub(crate) fn run(arguments: &PullArguments) -> anyhow::Result<Exit> {
     }
 }
 
-/// What to pull; the starter has no revisions and files to choose from.
+/// What to pull; models known by a word have no revisions and files to choose from.
 fn target(arguments: &PullArguments) -> PullTarget {
     let mut target = PullTarget::named(&arguments.model);
     match &mut target {
-        PullTarget::Starter => {
+        PullTarget::Starter | PullTarget::Speech(_) => {
             if arguments.revision.is_some() || arguments.gguf.is_some() {
-                let text = "--revision and --gguf are for repositories of the hub; the starter has one form";
+                let text = "--revision and --gguf are for repositories of the hub; the starter and models known by a word have one form";
                 Arguments::command().error(ErrorKind::ArgumentConflict, text).exit();
             }
         }

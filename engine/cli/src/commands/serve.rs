@@ -180,7 +180,7 @@ fn speech_manager(
     source: &Arc<StoreSource>,
     turns: Arc<CoreTurns>,
 ) -> anyhow::Result<Arc<SpeechManager>> {
-    let network = speech::network_options(arguments.run.backend, arguments.run.threads);
+    let network = speech::network_options(arguments.run.backend, arguments.run.threads, None);
     let source = Arc::new(SpeechStoreSource::new(Arc::clone(source), network));
     let options = SpeechEngineOptions {
         idle_unload: Some(arguments.speech_idle_unload).filter(|limit| !limit.is_zero()),

