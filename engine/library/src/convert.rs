@@ -13,8 +13,9 @@ use crate::weights::write::WeightsWriter;
 
 mod worker;
 
+pub(crate) use worker::read_dense;
 #[cfg(test)]
-pub(crate) use worker::{dequantize_row, read_dense, write_scale};
+pub(crate) use worker::{dequantize_row, write_scale};
 
 use worker::Worker;
 
@@ -46,6 +47,10 @@ pub(crate) enum Conversion {
     Quantize(Dtype, Affine),
     /// GGUF blocks keep their integers; scales and biases are written in the given type (f16 or f32).
     Blocks(TensorType, Affine, Dtype),
+    /// Dense elements of one type become another's.
+    Cast(Dtype, Dtype),
+    /// Dense elements of a convolution, `[in, kernel]` in a row, become `[kernel, in]`; the kernel's width is given.
+    Kernels(Dtype, Dtype, usize),
     /// GGUF blocks are quantized anew; scales and biases are written in the given type (f16 or f32).
     Requantize(TensorType, Affine, Dtype),
 }
@@ -55,7 +60,9 @@ impl Conversion {
         match self {
             Conversion::Copy(element) | Conversion::Transpose { element, .. } => columns * element as usize,
             Conversion::Zeros(_) => 0,
-            Conversion::Quantize(dtype, _) => columns * dtype.size() as usize,
+            Conversion::Quantize(dtype, _) | Conversion::Cast(dtype, _) | Conversion::Kernels(dtype, ..) => {
+                columns * dtype.size() as usize
+            }
             Conversion::Dense(kind) | Conversion::Blocks(kind, ..) | Conversion::Requantize(kind, ..) => {
                 kind.layout().map_or(0, |layout| columns / layout.elements * layout.bytes)
             }
@@ -69,6 +76,7 @@ impl Conversion {
                 vec![columns * element as usize]
             }
             Conversion::Dense(_) => vec![columns * 4],
+            Conversion::Cast(_, to) | Conversion::Kernels(_, to, _) => vec![columns * to.size() as usize],
             Conversion::Quantize(dtype, affine)
             | Conversion::Blocks(_, affine, dtype)
             | Conversion::Requantize(_, affine, dtype) => {

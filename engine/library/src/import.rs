@@ -17,6 +17,7 @@ use crate::error::{IoContext as _, LibraryError};
 use crate::gguf::GgufFile;
 use crate::store::{ModelEntry, Origin, Record, Store, check_name};
 use crate::weights::write::{CreateFile, NewTensor, SHARD_LIMIT, WeightsWriter, create_file};
+use crate::whisper;
 
 mod chat_templates;
 pub(crate) mod ctranslate2;
@@ -99,7 +100,8 @@ pub(crate) struct Prepared<'a> {
     pub(crate) notes: Vec<String>,
 }
 
-/// Imports a model. `source` is a folder in MLX's, Hugging Face's or (Whisper only) CTranslate2's layout, or a GGUF file.
+/// Imports a model. `source` is a folder in MLX's or Hugging Face's layout, a GGUF file, or Whisper in one of its forms
+/// (those, a folder of CTranslate2, a file of whisper.cpp).
 ///
 /// # Errors
 /// Every [`LibraryError`] that names the source; on any error the store is as it was before.
@@ -143,6 +145,10 @@ pub(crate) fn import_with(
         Detected::Gguf(path) => {
             let file = GgufFile::open(&path)?;
             carry_out(store, &path, gguf::prepare(&file, options)?, options, progress, create)
+        }
+        Detected::Whisper(form, path) => {
+            let model = whisper::open(form, &path)?;
+            carry_out(store, &path, model.prepare(options)?, options, progress, create)
         }
     }
 }
@@ -201,7 +207,12 @@ fn carry_out(
 pub(crate) fn conversion_notes(jobs: &[Job<'_>], deviations: Option<&[Deviation]>) -> Vec<String> {
     let mut kinds: Vec<(Conversion, usize, Deviation)> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
-        if matches!(job.conversion, Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_)) {
+        let is_kept = match job.conversion {
+            Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_) => true,
+            Conversion::Cast(from, to) | Conversion::Kernels(from, to, _) => from == to,
+            _ => false,
+        };
+        if is_kept {
             continue;
         }
         let deviation = deviations.and_then(|list| list.get(index)).copied().unwrap_or_default();
@@ -226,6 +237,9 @@ fn note(conversion: Conversion, count: usize, deviation: Option<Deviation>) -> S
     match conversion {
         Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_) => tensors,
         Conversion::Dense(kind) => format!("{tensors} of {} widened to f32, exactly", kind.name()),
+        Conversion::Cast(from, to) | Conversion::Kernels(from, to, _) => {
+            format!("{tensors} of {} kept as {}{error}", from.name().to_lowercase(), to.name().to_lowercase())
+        }
         Conversion::Quantize(dtype, affine) => {
             format!("{tensors} of {} quantized to {affine}{error}", dtype.name().to_lowercase())
         }

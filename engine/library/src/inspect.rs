@@ -14,6 +14,7 @@ use crate::import::{self, ImportOptions, Prepared};
 use crate::layers;
 use crate::store::Store;
 use crate::weights::write::NewTensor;
+use crate::whisper;
 
 /// Whether a model can be imported or run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,7 +34,7 @@ pub enum Verdict {
 pub struct Inspection {
     /// The file or folder.
     pub path: PathBuf,
-    /// "mlx", "huggingface", "gguf" or "ctranslate2".
+    /// "mlx", "huggingface", "gguf", "ggml" or "ctranslate2".
     pub format: String,
     /// Whether it can be imported (or run, if it is in the store).
     pub verdict: Verdict,
@@ -80,6 +81,7 @@ fn inspect_path(path: &Path, options: &ImportOptions<'_>) -> Result<Inspection, 
         Detected::Folder(path) => inspect_folder(&path, options),
         Detected::Ctranslate2(path) => inspect_ctranslate2(&path),
         Detected::Gguf(path) => inspect_gguf(&path, options),
+        Detected::Whisper(form, path) => inspect_whisper(form, &path, options),
     }
 }
 
@@ -144,6 +146,33 @@ fn inspect_gguf(path: &Path, options: &ImportOptions<'_>) -> Result<Inspection, 
         context_length,
         tokenizer: rebuilt.as_ref().map(|rebuilt| rebuilt.description.clone()),
         has_chat_template: rebuilt.is_some_and(|rebuilt| rebuilt.has_chat_template),
+        plan,
+    })
+}
+
+fn inspect_whisper(form: whisper::Form, path: &Path, options: &ImportOptions<'_>) -> Result<Inspection, LibraryError> {
+    let model = whisper::open(form, path)?;
+    let mut types = BTreeMap::new();
+    let mut weights_by_bits = BTreeMap::new();
+    for part in &model.parts {
+        *types.entry(part.element.name()).or_insert(0) += 1;
+        *weights_by_bits.entry(part.element.bits()).or_insert(0) += part.elements();
+    }
+    let (verdict, plan, imported_bytes) = judge(model.prepare(options));
+    Ok(Inspection {
+        path: path.to_owned(),
+        format: model.format.into(),
+        verdict,
+        architecture: Some(whisper::dimensions::MODEL_TYPE.into()),
+        tensors: model.parts.len(),
+        types,
+        weights_by_bits,
+        parameters: model.parts.iter().map(whisper::Part::elements).sum(),
+        weight_bytes: model.parts.iter().map(whisper::Part::bytes).sum(),
+        imported_bytes,
+        context_length: Some(model.dimensions.n_text_ctx),
+        tokenizer: model.tokenizer_kind().ok().map(str::to_owned),
+        has_chat_template: false,
         plan,
     })
 }

@@ -29,6 +29,7 @@ mod store_pull;
 mod test_support;
 mod tokenizer_files;
 mod weights;
+mod whisper;
 
 pub use affine::Affine;
 pub use error::LibraryError;

@@ -57,7 +57,7 @@ Examples:
   linnet import ./Llama-3.2-1B-Instruct --quantize 4 --name llama-1b
 `linnet inspect PATH` shows what an import would do.")]
 pub(crate) struct ImportArguments {
-    /// A GGUF file, or a folder in MLX's or Hugging Face's layout
+    /// A GGUF file, a folder in MLX's or Hugging Face's layout, or Whisper of faster-whisper, whisper.cpp or mlx-whisper
     path: PathBuf,
     #[command(flatten)]
     conversion: ConversionArguments,

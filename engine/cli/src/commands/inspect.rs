@@ -9,7 +9,7 @@ use crate::output;
 /// Arguments of `linnet inspect`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArguments {
-    /// A model's name, or the path of a GGUF file or model folder
+    /// A model's name, or the path of a model's file or folder
     model: String,
     /// Print JSON
     #[arg(long)]

@@ -98,6 +98,19 @@ impl Worker {
                     bytes.copy_from_slice(&value.to_le_bytes());
                 }
             }
+            Conversion::Cast(from, to) | Conversion::Kernels(from, to, _) => {
+                self.values.resize(job.columns, 0.0);
+                read_dense(from, input, &mut self.values);
+                let kernel = if let Conversion::Kernels(.., kernel) = job.conversion { kernel } else { 1 };
+                let size = to.size() as usize;
+                let taps = job.columns / kernel;
+                for (index, &value) in self.values.iter().enumerate() {
+                    // With a kernel of one element this is the element's own place.
+                    let at = row * sizes[0] + (index % kernel * taps + index / kernel) * size;
+                    let stored = write_scale(to, value, &mut weights[at..at + size]);
+                    self.deviation.count(value, stored);
+                }
+            }
             Conversion::Quantize(dtype, affine) => {
                 self.values.resize(job.columns, 0.0);
                 read_dense(dtype, input, &mut self.values);

@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::CONFIG_NAME;
+use crate::config::{CONFIG_NAME, Config};
 use crate::disk;
 use crate::error::{IoContext as _, LibraryError};
+use crate::whisper::dimensions::MODEL_TYPE;
+use crate::whisper::{Form, ggml};
 
 /// How many models an error about a folder of them names.
 const MODELS_NAMED: usize = 8;
@@ -20,6 +22,8 @@ pub(crate) enum Detected {
     Ctranslate2(PathBuf),
     /// A GGUF file.
     Gguf(PathBuf),
+    /// A Whisper model.
+    Whisper(Form, PathBuf),
 }
 
 /// Looks at a path; anything else than a model is refused with what it seems to be.
@@ -38,6 +42,9 @@ fn detect_file(path: &Path) -> Result<Detected, LibraryError> {
     if magic == b"GGUF" {
         return Ok(Detected::Gguf(path.to_owned()));
     }
+    if magic == ggml::MAGIC {
+        return Ok(Detected::Whisper(Form::Ggml, path.to_owned()));
+    }
     let name = disk::file_name_text(path).to_lowercase();
     if magic.is_empty() {
         return Err(unknown(path, "it is an empty file; fetch it again"));
@@ -45,14 +52,14 @@ fn detect_file(path: &Path) -> Result<Detected, LibraryError> {
     if name.ends_with(".gguf") {
         return Err(unknown(path, "it is called .gguf but does not begin with \"GGUF\"; fetch it again"));
     }
-    if name.ends_with(".safetensors") || name.ends_with(".json") {
+    if name.ends_with(".safetensors") || name.ends_with(".json") || name.ends_with(".npz") {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return Err(unknown(path, format!("it is one file of a model; name the folder instead: {}", folder.display())));
     }
     if magic.starts_with(b"PK") || name.ends_with(".tar") || name.ends_with(".gz") {
         return Err(unknown(path, "it is an archive; unpack it and name the folder"));
     }
-    Err(unknown(path, "it is neither a folder with a config.json nor a GGUF file"))
+    Err(unknown(path, "it is neither a folder with a config.json nor a GGUF file nor whisper.cpp's form of Whisper"))
 }
 
 fn detect_folder(folder: &Path) -> Result<Detected, LibraryError> {
@@ -60,7 +67,10 @@ fn detect_folder(folder: &Path) -> Result<Detected, LibraryError> {
         return Ok(Detected::Ctranslate2(folder.to_owned()));
     }
     if folder.join(CONFIG_NAME).symlink_metadata().is_ok() {
-        return Ok(Detected::Folder(folder.to_owned()));
+        let is_whisper =
+            Config::read(folder).is_ok_and(|config| config.model_type().is_ok_and(|kind| kind == MODEL_TYPE));
+        let folder = folder.to_owned();
+        return Ok(if is_whisper { Detected::Whisper(Form::Folder, folder) } else { Detected::Folder(folder) });
     }
     let files = disk::files_of(folder)?;
     let is_gguf = |path: &&PathBuf| disk::file_name_text(path).to_lowercase().ends_with(".gguf");
@@ -136,7 +146,14 @@ pub(crate) fn default_name(path: &Path) -> String {
     }
     let name = disk::file_name_text(&path);
     let is_file = path.is_file();
-    let stem = if is_file && name.to_lowercase().ends_with(".gguf") { &name[..name.len() - 5] } else { &name };
+    let lower = name.to_lowercase();
+    let stem = if is_file && lower.ends_with(".gguf") {
+        &name[..name.len() - 5]
+    } else if is_file && lower.ends_with(".bin") {
+        &name[..name.len() - 4]
+    } else {
+        &name
+    };
     crate::store::name_from(stem)
 }
 

@@ -13,11 +13,17 @@ use crate::convert::{Conversion, Job, Source, groups};
 use crate::disk;
 use crate::error::LibraryError;
 use crate::layers::{self, Layer};
+use crate::store::ModelKind;
 use crate::tokenizer_files::{self, TOKENIZER};
 use crate::weights::Dtype;
 use crate::weights::folder::Weights;
 use crate::weights::read::{SafetensorsFile, TensorInfo};
 use crate::weights::write::NewTensor;
+
+/// Whether a file's name is that of a licence.
+pub(crate) fn is_legal(name: &str) -> bool {
+    LEGAL.iter().any(|start| name.starts_with(start))
+}
 
 /// Files beside the weights, and beside the chat templates, that the engine or a person may need.
 const COMPANIONS: [&str; 10] = [
@@ -185,7 +191,7 @@ impl FolderSource {
         let mut companions = Vec::new();
         for path in disk::files_of(&self.path)? {
             let name = disk::file_name_text(&path);
-            let is_wanted = COMPANIONS.contains(&name.as_str()) || LEGAL.iter().any(|start| name.starts_with(start));
+            let is_wanted = COMPANIONS.contains(&name.as_str()) || is_legal(&name);
             if is_wanted && path.is_file() {
                 companions.push((name, Companion::Copy(path)));
             }
@@ -199,7 +205,7 @@ impl FolderSource {
 /// Refuses what the engine does not run.
 fn check_architecture(config: &Config, path: &Path, options: &ImportOptions<'_>) -> Result<(), LibraryError> {
     let model_type = config.model_type()?;
-    if options.supported.contains(&model_type) {
+    if options.supported.contains(&model_type) || ModelKind::of(model_type) == ModelKind::Speech {
         return Ok(());
     }
     Err(LibraryError::UnsupportedArchitecture {
@@ -264,7 +270,7 @@ fn add_quantized<'a>(prepared: &mut Prepared<'a>, file: &'a SafetensorsFile, ten
 }
 
 /// Weight, scales and biases of a quantized layer.
-pub(super) fn quantized_tensors(
+pub(crate) fn quantized_tensors(
     layer: &str,
     rows: u64,
     columns: usize,

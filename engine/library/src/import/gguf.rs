@@ -1,7 +1,9 @@
 //! GGUF files: names and configuration come from the architecture's table, the tokenizer from the metadata, and every
 //! block type finds its place among the affine ones.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -98,11 +100,11 @@ fn add_token_ids(prepared: &mut Prepared<'_>, tokenizer: &tokenizer::Rebuilt) {
 
 /// What 16 bits can hold of a tensor's scales and biases.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct ScaleRange {
+pub(crate) struct ScaleRange {
     /// Some scale or bias would be rounded.
-    rounded: bool,
+    pub(crate) rounded: bool,
     /// Some scale, bias or weight is beyond f16's largest number.
-    too_large: bool,
+    pub(crate) too_large: bool,
 }
 
 /// Looks at the scales of all quantized tensors, on all cores: the widths of the outputs depend on them.
@@ -116,7 +118,7 @@ fn scan(file: &GgufFile, targets: &[Target]) -> Result<Vec<ScaleRange>, LibraryE
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(target) = targets.get(index) else { break };
             let Some(tensor) = target.source.as_ref().and_then(|name| file.tensors.get(name)) else { continue };
-            match scan_tensor(file, tensor) {
+            match scan_tensor(&file.path, &file.file, tensor) {
                 Ok(range) => {
                     if let Ok(mut ranges) = ranges.lock() {
                         ranges[index] = range;
@@ -142,9 +144,10 @@ fn scan(file: &GgufFile, targets: &[Target]) -> Result<Vec<ScaleRange>, LibraryE
     }
 }
 
-fn scan_tensor(file: &GgufFile, tensor: &GgufTensor) -> Result<ScaleRange, LibraryError> {
+/// Looks at the scales of one tensor.
+pub(crate) fn scan_tensor(path: &Path, file: &File, tensor: &GgufTensor) -> Result<ScaleRange, LibraryError> {
     let layout = tensor.kind.layout().ok_or_else(|| LibraryError::UnsupportedFeature {
-        path: file.path.clone(),
+        path: path.to_owned(),
         feature: format!("the element type {} (tensor \"{}\")", tensor.kind.name(), tensor.name),
         remedy: "use a file in F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 or Q2_K to Q6_K".into(),
     })?;
@@ -159,13 +162,13 @@ fn scan_tensor(file: &GgufFile, tensor: &GgufTensor) -> Result<ScaleRange, Libra
     let groups = layout.elements / layout.group;
     while offset < tensor.bytes {
         bytes.resize(step.min(tensor.bytes - offset) as usize, 0);
-        file.file.read_exact_at(&mut bytes, tensor.offset + offset).at("read", &file.path)?;
+        file.read_exact_at(&mut bytes, tensor.offset + offset).at("read", path)?;
         for block in bytes.chunks_exact(layout.bytes) {
             blocks::decode(tensor.kind, block, &mut quantized, &mut scales, &mut biases);
             for (&scale, &bias) in scales.iter().zip(&biases).take(groups) {
                 if !(scale.is_finite() && bias.is_finite()) {
                     return Err(LibraryError::malformed(
-                        &file.path,
+                        path,
                         format!("tensor \"{}\" holds scales that are not finite numbers", tensor.name),
                     ));
                 }

@@ -18,7 +18,7 @@ const RECORD_LIMIT: u64 = 4 << 20;
 pub struct Record {
     /// What it was made from.
     pub source: Origin,
-    /// The format it had there: "gguf", "huggingface" or "mlx".
+    /// The format it had there: "gguf", "huggingface", "mlx" or "ggml".
     pub format: String,
     /// What the import changed or lost.
     #[serde(default)]
