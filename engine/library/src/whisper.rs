@@ -274,7 +274,7 @@ impl WhisperModel {
                 return Ok(Some(*affine));
             }
             Element::Blocks(kind) => {
-                let scales = self.scales_type(part, *kind, source, dense)?;
+                let scales = scales_type(part, *kind, source, dense)?;
                 match kind.mapping().filter(|_| part.is_matrix()) {
                     Some(Mapping::Exact(affine)) => (Conversion::Blocks(*kind, affine, scales), Some(affine), scales),
                     Some(Mapping::Requantized(affine)) => {
@@ -322,25 +322,6 @@ impl WhisperModel {
         Ok(affine)
     }
 
-    /// The type of a quantized tensor's scales: that of the dense tensors, where it holds them.
-    fn scales_type(
-        &self,
-        part: &Part,
-        kind: TensorType,
-        source: Source<'_>,
-        dense: Dtype,
-    ) -> Result<Dtype, LibraryError> {
-        let tensor = GgufTensor {
-            name: part.from.clone(),
-            kind,
-            shape: part.shape.clone(),
-            offset: source.offset,
-            bytes: part.bytes(),
-        };
-        let range = scan_tensor(source.path, source.file, &tensor)?;
-        Ok(if range.too_large || range.rounded { Dtype::F32 } else { dense })
-    }
-
     /// Adds a tensor whose bytes stay as they are.
     fn add_copy<'a>(
         &'a self,
@@ -362,4 +343,17 @@ impl WhisperModel {
         prepared.tensors.push(tensor);
         Ok(())
     }
+}
+
+/// The type of a quantized tensor's scales: that of the dense tensors, where it holds them.
+fn scales_type(part: &Part, kind: TensorType, source: Source<'_>, dense: Dtype) -> Result<Dtype, LibraryError> {
+    let tensor = GgufTensor {
+        name: part.from.clone(),
+        kind,
+        shape: part.shape.clone(),
+        offset: source.offset,
+        bytes: part.bytes(),
+    };
+    let range = scan_tensor(source.path, source.file, &tensor)?;
+    Ok(if range.too_large || range.rounded { Dtype::F32 } else { dense })
 }

@@ -106,8 +106,11 @@ fn huggingface_dimensions(config: &Config) -> Result<Dimensions, LibraryError> {
     })
 }
 
+/// Open files with their paths.
+type Files = Vec<(PathBuf, File)>;
+
 /// All tensors of the folder, and the files that hold them.
-fn tensors(path: &Path) -> Result<(Vec<(PathBuf, File)>, Vec<Found>), LibraryError> {
+fn tensors(path: &Path) -> Result<(Files, Vec<Found>), LibraryError> {
     let is_there = |name: &str| path.join(name).symlink_metadata().is_ok();
     if is_there(MLX_ARRAYS) && !is_there(MLX_WEIGHTS) && !is_there("model.safetensors") {
         let arrays = path.join(MLX_ARRAYS);

@@ -464,7 +464,7 @@ fn a_damaged_archive_of_arrays_is_refused() {
     let error = imported(folder.path(), &ImportOptions::default()).1.unwrap_err();
     assert!(matches!(error, LibraryError::Malformed { .. }), "{error}");
     let at = whole.windows(3).position(|window| window == b"<f2").unwrap();
-    let mut other = whole.clone();
+    let mut other = whole;
     other[at..at + 3].copy_from_slice(b"<c8");
     std::fs::write(&path, other).unwrap();
     let error = imported(folder.path(), &ImportOptions::default()).1.unwrap_err();
