@@ -384,7 +384,10 @@ fn a_real_vocabulary_gives_the_merges_of_the_models_own_tokenizer() {
         };
         assert_eq!(rebuilt["model"]["vocab"], own["model"]["vocab"], "{list}");
         assert_eq!(merges(rebuilt), merges(&own), "{list}");
-        for token in own["added_tokens"].as_array().unwrap() {
+        // What Hebrew and silence were called when these files were made.
+        let older = ["<|iw|>", "<|nocaptions|>"];
+        let named = own["added_tokens"].as_array().unwrap().iter();
+        for token in named.filter(|token| !older.iter().any(|name| token["content"] == *name)) {
             let same = |added: &&Value| added["content"] == token["content"];
             let added = rebuilt["added_tokens"].as_array().unwrap().iter().find(same);
             assert_eq!(added.map(|added| &added["id"]), Some(&token["id"]), "{}", token["content"]);
