@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
+use crate::bytes::Reader;
 use crate::error::{IoContext as _, LibraryError};
 use crate::weights::Dtype;
 
@@ -82,9 +82,8 @@ impl Ct2File {
     /// Reads the headers of a file.
     pub(crate) fn open(path: &Path) -> Result<Self, LibraryError> {
         let file = File::open(path).at("open", path)?;
-        let length = file.metadata().at("read", path)?.len();
-        let mut reader = Reader { path, input: BufReader::new(&file), position: 0, length };
-        let version = u32::from_le_bytes(reader.bytes("the version")?);
+        let mut reader = Reader::new(path, &file)?;
+        let version = reader.u32("the version")?;
         if !VERSIONS.contains(&version) {
             return Err(LibraryError::UnsupportedFeature {
                 path: path.to_owned(),
@@ -92,15 +91,12 @@ impl Ct2File {
                 remedy: "convert the model again with CTranslate2 4 (ct2-transformers-converter)".into(),
             });
         }
-        let spec = reader.text("the kind of model")?;
-        reader.bytes::<4>("the revision")?;
-        let count = u32::from_le_bytes(reader.bytes("the number of tensors")?);
-        if count > TENSOR_LIMIT {
-            return Err(LibraryError::malformed(path, format!("it claims to have {count} tensors")));
-        }
+        let spec = text(&mut reader, path, "the kind of model")?;
+        reader.u32("the revision")?;
+        let count = reader.count("the number of tensors", TENSOR_LIMIT)?;
         let mut tensors = BTreeMap::new();
         for _ in 0..count {
-            let (name, tensor) = reader.tensor()?;
+            let (name, tensor) = tensor(&mut reader, path)?;
             if tensors.insert(name.clone(), tensor).is_some() {
                 return Err(LibraryError::malformed(path, format!("it has the tensor \"{name}\" twice")));
             }
@@ -110,67 +106,34 @@ impl Ct2File {
     }
 }
 
-struct Reader<'a> {
-    path: &'a Path,
-    input: BufReader<&'a File>,
-    position: u64,
-    length: u64,
+/// A text and the zero behind it.
+fn text(reader: &mut Reader<'_>, path: &Path, what: &str) -> Result<String, LibraryError> {
+    let length = u16::from_le_bytes(reader.array(what)?);
+    let text = reader.take(u64::from(length), what)?;
+    let text = text.strip_suffix(&[0]).unwrap_or(&text);
+    String::from_utf8(text.to_vec())
+        .map_err(|_| LibraryError::malformed(path, format!("{what} is no text; it is not CTranslate2's format")))
 }
 
-impl Reader<'_> {
-    /// Refuses to read beyond the end, before any memory is set aside.
-    fn reserve(&self, bytes: u64, what: &str) -> Result<(), LibraryError> {
-        let needed = self.position.saturating_add(bytes);
-        if needed <= self.length {
-            return Ok(());
-        }
-        Err(LibraryError::Truncated { path: self.path.to_owned(), what: what.to_owned(), needed, actual: self.length })
+fn tensor(reader: &mut Reader<'_>, path: &Path) -> Result<(String, Ct2Tensor), LibraryError> {
+    let name = text(reader, path, "a tensor's name")?;
+    let [rank] = reader.array("a tensor's shape")?;
+    if rank > DIMENSION_LIMIT {
+        return Err(reader.malformed(format!("tensor \"{name}\" has {rank} dimensions")));
     }
-
-    fn bytes<const N: usize>(&mut self, what: &str) -> Result<[u8; N], LibraryError> {
-        self.reserve(N as u64, what)?;
-        let mut bytes = [0; N];
-        self.input.read_exact(&mut bytes).at("read", self.path)?;
-        self.position += N as u64;
-        Ok(bytes)
+    let mut shape = Vec::with_capacity(usize::from(rank));
+    for _ in 0..rank {
+        shape.push(u64::from(reader.u32("a tensor's shape")?));
     }
-
-    fn text(&mut self, what: &str) -> Result<String, LibraryError> {
-        let length = u16::from_le_bytes(self.bytes(what)?);
-        self.reserve(u64::from(length), what)?;
-        let mut text = vec![0; usize::from(length)];
-        self.input.read_exact(&mut text).at("read", self.path)?;
-        self.position += u64::from(length);
-        let text = text.strip_suffix(&[0]).unwrap_or(&text);
-        String::from_utf8(text.to_vec()).map_err(|_| {
-            LibraryError::malformed(self.path, format!("{what} is no text; it is not CTranslate2's format"))
-        })
+    let [id] = reader.array("a tensor's type")?;
+    let kind =
+        ElementType::of(id).ok_or_else(|| reader.malformed(format!("tensor \"{name}\" has the unknown type {id}")))?;
+    let bytes = u64::from(reader.u32("a tensor's size")?);
+    let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
+    if elements.and_then(|elements| elements.checked_mul(kind.bytes())) != Some(bytes) {
+        return Err(reader.malformed(format!("tensor \"{name}\" of shape {shape:?} has {bytes} bytes")));
     }
-
-    fn tensor(&mut self) -> Result<(String, Ct2Tensor), LibraryError> {
-        let name = self.text("a tensor's name")?;
-        let [rank] = self.bytes("a tensor's shape")?;
-        if rank > DIMENSION_LIMIT {
-            return Err(LibraryError::malformed(self.path, format!("tensor \"{name}\" has {rank} dimensions")));
-        }
-        let mut shape = Vec::with_capacity(usize::from(rank));
-        for _ in 0..rank {
-            shape.push(u64::from(u32::from_le_bytes(self.bytes("a tensor's shape")?)));
-        }
-        let [id] = self.bytes("a tensor's type")?;
-        let kind = ElementType::of(id).ok_or_else(|| {
-            LibraryError::malformed(self.path, format!("tensor \"{name}\" has the unknown type {id}"))
-        })?;
-        let bytes = u64::from(u32::from_le_bytes(self.bytes("a tensor's size")?));
-        let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
-        if elements.and_then(|elements| elements.checked_mul(kind.bytes())) != Some(bytes) {
-            let reason = format!("tensor \"{name}\" of shape {shape:?} has {bytes} bytes");
-            return Err(LibraryError::malformed(self.path, reason));
-        }
-        self.reserve(bytes, &format!("tensor \"{name}\""))?;
-        let tensor = Ct2Tensor { shape, kind, offset: self.position, bytes };
-        self.input.seek_relative(i64::from(bytes as u32)).at("read", self.path)?;
-        self.position += bytes;
-        Ok((name, tensor))
-    }
+    let offset = reader.position();
+    reader.skip(bytes, &format!("tensor \"{name}\""))?;
+    Ok((name, Ct2Tensor { shape, kind, offset, bytes }))
 }

@@ -6,6 +6,7 @@
 
 mod affine;
 mod blocking;
+mod bytes;
 mod config;
 mod convert;
 mod ctranslate2;

@@ -20,7 +20,6 @@ use crate::import::{ImportOptions, Prepared, detect};
 use crate::weights::Dtype;
 use crate::weights::write::NewTensor;
 
-mod bytes;
 pub(crate) mod dimensions;
 mod folder;
 pub(crate) mod ggml;

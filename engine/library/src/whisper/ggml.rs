@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::bytes::Reader;
 use super::dimensions::Dimensions;
 use super::tokenizer::Tokenizer;
 use super::{Element, Part, Place, WhisperModel, names};
+use crate::bytes::Reader;
 use crate::disk;
 use crate::error::{IoContext as _, LibraryError};
 use crate::gguf::tensor_type::TensorType;

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::{IoContext as _, LibraryError};
 
 /// A file under way, little end first.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     path: &'a Path,
     input: BufReader<&'a File>,
     position: u64,
@@ -16,7 +16,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Begins at the file's first byte.
-    pub(super) fn new(path: &'a Path, file: &'a File) -> Result<Self, LibraryError> {
+    pub(crate) fn new(path: &'a Path, file: &'a File) -> Result<Self, LibraryError> {
         let length = file.metadata().at("read", path)?.len();
         let mut input = BufReader::new(file);
         input.seek(SeekFrom::Start(0)).at("read", path)?;
@@ -24,17 +24,17 @@ impl<'a> Reader<'a> {
     }
 
     /// Offset of the next byte.
-    pub(super) fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
     /// Whether everything was read.
-    pub(super) fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.position >= self.length
     }
 
     /// A fault of this file.
-    pub(super) fn malformed(&self, reason: impl Into<String>) -> LibraryError {
+    pub(crate) fn malformed(&self, reason: impl Into<String>) -> LibraryError {
         LibraryError::malformed(self.path, reason)
     }
 
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `count` bytes.
-    pub(super) fn take(&mut self, count: u64, what: &str) -> Result<Vec<u8>, LibraryError> {
+    pub(crate) fn take(&mut self, count: u64, what: &str) -> Result<Vec<u8>, LibraryError> {
         self.reserve(count, what)?;
         let mut bytes = vec![0; count as usize];
         self.input.read_exact(&mut bytes).at("read", self.path)?;
@@ -61,7 +61,8 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], LibraryError> {
+    /// The next `N` bytes.
+    pub(crate) fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], LibraryError> {
         self.reserve(N as u64, what)?;
         let mut bytes = [0; N];
         self.input.read_exact(&mut bytes).at("read", self.path)?;
@@ -69,12 +70,13 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    pub(super) fn u32(&mut self, what: &str) -> Result<u32, LibraryError> {
+    /// A number of four bytes.
+    pub(crate) fn u32(&mut self, what: &str) -> Result<u32, LibraryError> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
     /// A number that must not exceed `limit`.
-    pub(super) fn count(&mut self, what: &str, limit: u32) -> Result<u32, LibraryError> {
+    pub(crate) fn count(&mut self, what: &str, limit: u32) -> Result<u32, LibraryError> {
         let count = self.u32(what)?;
         if count > limit {
             return Err(self.malformed(format!("{what} is {count}; the limit is {limit}")));
@@ -83,7 +85,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Goes past `count` bytes, which must be there.
-    pub(super) fn skip(&mut self, count: u64, what: &str) -> Result<(), LibraryError> {
+    pub(crate) fn skip(&mut self, count: u64, what: &str) -> Result<(), LibraryError> {
         self.reserve(count, what)?;
         let forward = i64::try_from(count).map_err(|_| self.malformed(format!("{what} has {count} bytes")))?;
         self.input.seek_relative(forward).at("read", self.path)?;
