@@ -1,4 +1,4 @@
-//! Attention of queries over paged keys and values: causal or full, grouped-query, in one pass with an online softmax.
+//! Attention of queries over paged keys and values: causal, grouped-query, in one pass with an online softmax.
 
 #![allow(unsafe_code)]
 
@@ -59,9 +59,7 @@ pub struct AttentionOptions<'a> {
     pub geometry: PageGeometry,
     /// The factor on the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Whether a query sees only what lies before it and itself; otherwise all keys of its row.
-    pub is_causal: bool,
-    /// Of causal attention: with a window `w` a query at `p` sees the keys `p - w + 1 ..= p`, as in mlx-lm; otherwise all up to `p`.
+    /// With a window `w` a query at `p` sees the keys `p - w + 1 ..= p`, as in mlx-lm; otherwise all up to `p`.
     pub window: Option<usize>,
     /// With a cap `c` the scaled scores become `c * tanh(score / c)`.
     pub softcap: Option<f32>,
@@ -73,11 +71,6 @@ impl AttentionOptions<'_> {
     /// Query heads per KV head.
     pub(crate) fn group(&self) -> usize {
         self.heads / self.geometry.kv_heads
-    }
-
-    /// The last position that a query of a row sees, by the query's number in it.
-    fn last_visible(&self, row: &RowShape, query: usize) -> usize {
-        row.start + if self.is_causal { query } else { row.length - 1 }
     }
 
     /// The first position that a query at `position` sees.

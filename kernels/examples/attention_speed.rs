@@ -28,7 +28,6 @@ fn main() -> Result<(), AttentionError> {
         heads,
         geometry,
         scale: 1.0 / (head_dim as f32).sqrt(),
-        is_causal: true,
         window: None,
         softcap: None,
         sinks: None,

@@ -107,7 +107,6 @@ fn attention_reference_agrees_with_the_cpu_kernel() {
             heads,
             geometry,
             scale,
-            is_causal: true,
             window: (window > 0).then_some(window as usize),
             softcap: None,
             sinks: None,

@@ -431,7 +431,6 @@ impl Backend for CpuBackend {
             heads: spec.heads,
             geometry,
             scale: spec.scale,
-            is_causal: true,
             window: spec.window,
             softcap: spec.softcap,
             sinks: None,

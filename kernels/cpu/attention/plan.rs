@@ -97,7 +97,7 @@ pub(super) fn plan(options: &AttentionOptions<'_>, rows: &[RowShape], head_dim: 
 /// The keys that any of `queries` sees, the start rounded down to a page.
 fn visible_keys(options: &AttentionOptions<'_>, row: &RowShape, queries: Range<usize>) -> Range<usize> {
     let first = options.first_visible(row.start + queries.start).saturating_sub(row.first_position);
-    first / PAGE_TOKENS * PAGE_TOKENS..options.last_visible(row, queries.end - 1) + 1 - row.first_position
+    first / PAGE_TOKENS * PAGE_TOKENS..row.start + queries.end - row.first_position
 }
 
 /// Deals the keys of tasks of few query rows to several tasks, whole blocks to each, so that each has about `share` scores.
@@ -131,7 +131,7 @@ mod tests {
 
     fn options(heads: usize, kv_heads: usize, window: Option<usize>) -> AttentionOptions<'static> {
         let geometry = PageGeometry { kv_heads, head_dim: 64 };
-        AttentionOptions { heads, geometry, scale: 1.0, is_causal: true, window, softcap: None, sinks: None }
+        AttentionOptions { heads, geometry, scale: 1.0, window, softcap: None, sinks: None }
     }
 
     /// Every visible pair of a query and a key lies in exactly one task, and every part in exactly one merge.

@@ -20,8 +20,7 @@ pub(super) unsafe fn run(options: &AttentionOptions<'_>, input: &RowInput<'_>, t
             let query = &input.query[at..at + head_dim];
             // SAFETY: the caller's promise.
             let output = unsafe { std::slice::from_raw_parts_mut(output.add(at), head_dim) };
-            let position = options.last_visible(&input.shape, token);
-            attend(options, head, query, position, input.pages, input.shape.first_position, output);
+            attend(options, head, query, input.shape.start + token, input.pages, input.shape.first_position, output);
         }
     }
 }

@@ -161,7 +161,7 @@ pub(super) fn run_block(
         (page.format, &page.data[task.kv_head * elements..(task.kv_head + 1) * elements])
     });
     let visible = |row: usize| {
-        let position = options.last_visible(&input.shape, task.queries.start + row / group);
+        let position = input.shape.start + task.queries.start + row / group;
         let first = options.first_visible(position).saturating_sub(input.shape.first_position).max(start);
         let end = (position + 1 - input.shape.first_position).min(tokens.end);
         first.min(end).saturating_sub(start)..end.saturating_sub(start)
