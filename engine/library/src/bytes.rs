@@ -6,6 +6,9 @@ use std::path::Path;
 
 use crate::error::{IoContext as _, LibraryError};
 
+/// Large tables are read in few calls.
+const BUFFER_BYTES: usize = 1 << 16;
+
 /// A file under way, little end first.
 pub(crate) struct Reader<'a> {
     path: &'a Path,
@@ -18,7 +21,7 @@ impl<'a> Reader<'a> {
     /// Begins at the file's first byte.
     pub(crate) fn new(path: &'a Path, file: &'a File) -> Result<Self, LibraryError> {
         let length = file.metadata().at("read", path)?.len();
-        let mut input = BufReader::new(file);
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
         input.seek(SeekFrom::Start(0)).at("read", path)?;
         Ok(Reader { path, input, position: 0, length })
     }
@@ -26,6 +29,11 @@ impl<'a> Reader<'a> {
     /// Offset of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.position
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
     }
 
     /// Whether everything was read.
@@ -39,7 +47,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Refuses to read beyond the end, before any memory is set aside.
-    fn reserve(&self, bytes: u64, what: &str) -> Result<(), LibraryError> {
+    pub(crate) fn reserve(&self, bytes: u64, what: &str) -> Result<(), LibraryError> {
         let needed = self.position.saturating_add(bytes);
         if needed > self.length {
             return Err(LibraryError::Truncated {

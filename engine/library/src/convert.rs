@@ -32,13 +32,6 @@ pub(crate) fn groups(affine: Affine, columns: usize) -> usize {
 pub(crate) enum Conversion {
     /// The bytes stay as they are; elements have so many bytes.
     Copy(u64),
-    /// Each row is a matrix with so many columns and is turned; elements have so many bytes.
-    Transpose {
-        /// Bytes of an element.
-        element: u64,
-        /// Columns of the matrix that a row is.
-        columns: usize,
-    },
     /// Nothing is read; so many zero bytes per element are written.
     Zeros(u64),
     /// GGUF elements or blocks become f32.
@@ -58,7 +51,7 @@ pub(crate) enum Conversion {
 impl Conversion {
     fn input_row_bytes(self, columns: usize) -> usize {
         match self {
-            Conversion::Copy(element) | Conversion::Transpose { element, .. } => columns * element as usize,
+            Conversion::Copy(element) => columns * element as usize,
             Conversion::Zeros(_) => 0,
             Conversion::Quantize(dtype, _) | Conversion::Cast(dtype, _) | Conversion::Kernels(dtype, ..) => {
                 columns * dtype.size() as usize
@@ -72,9 +65,7 @@ impl Conversion {
     /// Bytes of a row in each output.
     fn output_row_bytes(self, columns: usize) -> Vec<usize> {
         match self {
-            Conversion::Copy(element) | Conversion::Zeros(element) | Conversion::Transpose { element, .. } => {
-                vec![columns * element as usize]
-            }
+            Conversion::Copy(element) | Conversion::Zeros(element) => vec![columns * element as usize],
             Conversion::Dense(_) => vec![columns * 4],
             Conversion::Cast(_, to) | Conversion::Kernels(_, to, _) => vec![columns * to.size() as usize],
             Conversion::Quantize(dtype, affine)

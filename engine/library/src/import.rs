@@ -208,7 +208,7 @@ pub(crate) fn conversion_notes(jobs: &[Job<'_>], deviations: Option<&[Deviation]
     let mut kinds: Vec<(Conversion, usize, Deviation)> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         let is_kept = match job.conversion {
-            Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_) => true,
+            Conversion::Copy(_) | Conversion::Zeros(_) => true,
             Conversion::Cast(from, to) | Conversion::Kernels(from, to, _) => from == to,
             _ => false,
         };
@@ -235,7 +235,7 @@ fn note(conversion: Conversion, count: usize, deviation: Option<Deviation>) -> S
     let error = deviation
         .map_or_else(String::new, |deviation| format!(", relative error {:.3} %", 100.0 * deviation.relative()));
     match conversion {
-        Conversion::Copy(_) | Conversion::Transpose { .. } | Conversion::Zeros(_) => tensors,
+        Conversion::Copy(_) | Conversion::Zeros(_) => tensors,
         Conversion::Dense(kind) => format!("{tensors} of {} widened to f32, exactly", kind.name()),
         Conversion::Cast(from, to) | Conversion::Kernels(from, to, _) => {
             format!("{tensors} of {} kept as {}{error}", from.name().to_lowercase(), to.name().to_lowercase())

@@ -195,7 +195,7 @@ fn inspect_ctranslate2(path: &Path) -> Result<Inspection, LibraryError> {
         path: path.to_owned(),
         format: "ctranslate2".into(),
         verdict,
-        architecture: Some("whisper".into()),
+        architecture: Some(whisper::dimensions::MODEL_TYPE.into()),
         tensors: tensors.len(),
         types,
         weights_by_bits,

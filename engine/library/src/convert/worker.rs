@@ -82,15 +82,6 @@ impl Worker {
         let [weights, scales, biases] = &mut self.outputs;
         match job.conversion {
             Conversion::Copy(_) | Conversion::Zeros(_) => {}
-            Conversion::Transpose { element, columns } => {
-                let element = element as usize;
-                let inner_rows = job.columns / columns;
-                let output = &mut weights[row * sizes[0]..(row + 1) * sizes[0]];
-                for (place, bytes) in input.chunks_exact(element).enumerate() {
-                    let turned = place % columns * inner_rows + place / columns;
-                    output[turned * element..(turned + 1) * element].copy_from_slice(bytes);
-                }
-            }
             Conversion::Dense(kind) => {
                 self.values.resize(job.columns, 0.0);
                 dequantize_row(kind, input, &mut self.values);

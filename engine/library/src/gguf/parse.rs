@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read as _};
 use std::path::Path;
 
 use super::tensor_type::TensorType;
 use super::value::Value;
 use super::{GgufFile, GgufTensor};
+use crate::bytes::Reader;
 use crate::disk;
 use crate::error::{IoContext as _, LibraryError};
 
@@ -29,49 +29,13 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: u64 = 32;
 const ALIGNMENT_LIMIT: u64 = 1 << 16;
 
-struct Reader<'a> {
-    path: &'a Path,
-    input: BufReader<&'a File>,
-    position: u64,
-    length: u64,
-}
-
+/// What GGUF has beside plain bytes and numbers of four.
 impl Reader<'_> {
-    fn malformed(&self, reason: String) -> LibraryError {
-        LibraryError::malformed(self.path, reason)
-    }
-
-    /// Refuses to read beyond the end, before any memory is set aside.
-    fn reserve(&self, bytes: u64, what: &str) -> Result<(), LibraryError> {
-        let needed = self.position.saturating_add(bytes);
-        if needed > self.length {
-            return Err(LibraryError::Truncated {
-                path: self.path.to_owned(),
-                what: what.to_owned(),
-                needed,
-                actual: self.length,
-            });
-        }
-        Ok(())
-    }
-
-    fn bytes<const N: usize>(&mut self, what: &str) -> Result<[u8; N], LibraryError> {
-        self.reserve(N as u64, what)?;
-        let mut bytes = [0; N];
-        self.input.read_exact(&mut bytes).at("read", self.path)?;
-        self.position += N as u64;
-        Ok(bytes)
-    }
-
-    fn u32(&mut self, what: &str) -> Result<u32, LibraryError> {
-        Ok(u32::from_le_bytes(self.bytes(what)?))
-    }
-
     fn u64(&mut self, what: &str) -> Result<u64, LibraryError> {
-        Ok(u64::from_le_bytes(self.bytes(what)?))
+        Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    fn count(&mut self, what: &str, limit: u64) -> Result<u64, LibraryError> {
+    fn long_count(&mut self, what: &str, limit: u64) -> Result<u64, LibraryError> {
         let count = self.u64(what)?;
         if count > limit {
             return Err(self.malformed(format!("{what} is {count}; the limit is {limit}")));
@@ -80,43 +44,40 @@ impl Reader<'_> {
     }
 
     fn text(&mut self, what: &str, limit: u64) -> Result<String, LibraryError> {
-        let length = self.count(&format!("the length of {what}"), limit)?;
-        self.reserve(length, what)?;
-        let mut bytes = vec![0; length as usize];
-        self.input.read_exact(&mut bytes).at("read", self.path)?;
-        self.position += length;
+        let length = self.long_count(&format!("the length of {what}"), limit)?;
+        let bytes = self.take(length, what)?;
         String::from_utf8(bytes).map_err(|_| self.malformed(format!("{what} is not UTF-8 text")))
     }
 
     fn value(&mut self, kind: u32, what: &str, depth: u32) -> Result<Value, LibraryError> {
         Ok(match kind {
-            0 => Value::Unsigned(u8::from_le_bytes(self.bytes(what)?).into()),
-            1 => Value::Signed(i8::from_le_bytes(self.bytes(what)?).into()),
-            2 => Value::Unsigned(u16::from_le_bytes(self.bytes(what)?).into()),
-            3 => Value::Signed(i16::from_le_bytes(self.bytes(what)?).into()),
+            0 => Value::Unsigned(u8::from_le_bytes(self.array(what)?).into()),
+            1 => Value::Signed(i8::from_le_bytes(self.array(what)?).into()),
+            2 => Value::Unsigned(u16::from_le_bytes(self.array(what)?).into()),
+            3 => Value::Signed(i16::from_le_bytes(self.array(what)?).into()),
             4 => Value::Unsigned(self.u32(what)?.into()),
-            5 => Value::Signed(i32::from_le_bytes(self.bytes(what)?).into()),
-            6 => Value::Float32(f32::from_le_bytes(self.bytes(what)?)),
-            7 => match self.bytes::<1>(what)?[0] {
+            5 => Value::Signed(i32::from_le_bytes(self.array(what)?).into()),
+            6 => Value::Float32(f32::from_le_bytes(self.array(what)?)),
+            7 => match self.array::<1>(what)?[0] {
                 0 => Value::Boolean(false),
                 1 => Value::Boolean(true),
                 other => return Err(self.malformed(format!("{what} is a truth value of {other}"))),
             },
             8 => Value::Text(self.text(what, TEXT_LIMIT)?),
-            9 => return self.array(what, depth),
+            9 => return self.values(what, depth),
             10 => Value::Unsigned(self.u64(what)?),
-            11 => Value::Signed(i64::from_le_bytes(self.bytes(what)?)),
-            12 => Value::Float64(f64::from_le_bytes(self.bytes(what)?)),
+            11 => Value::Signed(i64::from_le_bytes(self.array(what)?)),
+            12 => Value::Float64(f64::from_le_bytes(self.array(what)?)),
             other => return Err(self.malformed(format!("{what} has the unknown value type {other}"))),
         })
     }
 
-    fn array(&mut self, what: &str, depth: u32) -> Result<Value, LibraryError> {
+    fn values(&mut self, what: &str, depth: u32) -> Result<Value, LibraryError> {
         if depth == DEPTH_LIMIT {
             return Err(self.malformed(format!("{what} nests arrays deeper than {DEPTH_LIMIT}")));
         }
         let kind = self.u32(what)?;
-        let count = self.count(&format!("the number of elements of {what}"), ARRAY_LIMIT)?;
+        let count = self.long_count(&format!("the number of elements of {what}"), ARRAY_LIMIT)?;
         // Every element takes at least a byte; texts and arrays take at least their length field.
         let smallest = match kind {
             0 | 1 | 7 => 1,
@@ -137,10 +98,9 @@ impl Reader<'_> {
 /// Opens a GGUF file and checks its metadata and its table of tensors.
 pub(crate) fn open(path: &Path) -> Result<GgufFile, LibraryError> {
     let file = File::open(path).map_err(|source| disk::explain_link(path, source)).at("open", path)?;
-    let length = file.metadata().at("read", path)?.len();
-    let mut reader = Reader { path, input: BufReader::with_capacity(1 << 16, &file), position: 0, length };
+    let mut reader = Reader::new(path, &file)?;
 
-    if reader.bytes::<4>("the magic number")? != *b"GGUF" {
+    if reader.array::<4>("the magic number")? != *b"GGUF" {
         return Err(LibraryError::malformed(path, "it does not begin with \"GGUF\""));
     }
     let version = reader.u32("the version")?;
@@ -152,8 +112,8 @@ pub(crate) fn open(path: &Path) -> Result<GgufFile, LibraryError> {
         };
         return Err(LibraryError::UnsupportedFeature { path: path.to_owned(), feature, remedy: remedy.into() });
     }
-    let tensor_count = reader.count("the number of tensors", TENSOR_LIMIT)?;
-    let pair_count = reader.count("the number of metadata entries", PAIR_LIMIT)?;
+    let tensor_count = reader.long_count("the number of tensors", TENSOR_LIMIT)?;
+    let pair_count = reader.long_count("the number of metadata entries", PAIR_LIMIT)?;
 
     let mut metadata = BTreeMap::new();
     for number in 0..pair_count {
@@ -175,7 +135,7 @@ pub(crate) fn open(path: &Path) -> Result<GgufFile, LibraryError> {
     for number in 0..tensor_count {
         table.push(table_entry(&mut reader, number, alignment)?);
     }
-    let data_start = reader.position.next_multiple_of(alignment);
+    let (data_start, length) = (reader.position().next_multiple_of(alignment), reader.length());
     drop(reader);
     let tensors = place(path, table, data_start, length)?;
     Ok(GgufFile { path: path.to_owned(), file, metadata, tensors })

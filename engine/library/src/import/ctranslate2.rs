@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{Companion, Prepared, detect};
+use crate::config::CONFIG_NAME;
 use crate::convert::{Conversion, Job, Source};
 use crate::ctranslate2::{Ct2File, Ct2Tensor, ElementType, MODEL_NAME};
 use crate::disk;
@@ -14,10 +15,10 @@ use crate::error::{IoContext as _, LibraryError};
 use crate::tokenizer_files::TOKENIZER;
 use crate::weights::Dtype;
 use crate::weights::write::NewTensor;
+use crate::whisper::dimensions::{Dimensions, MODEL_TYPE};
 
 /// The kind of model in `model.bin`.
 const SPEC: &str = "WhisperSpec";
-const CONFIG: &str = "config.json";
 const CONFIG_LIMIT: u64 = 1 << 20;
 /// Every Whisper's encoder gives so many positions; the file holds them only where they were not left out as computable.
 const AUDIO_POSITIONS: u64 = 1500;
@@ -32,9 +33,10 @@ pub(crate) struct Ct2Whisper {
 
 /// Whether a folder is CTranslate2's.
 pub(crate) fn is_folder(folder: &Path) -> bool {
-    let names = [MODEL_NAME, CONFIG];
+    let names = [MODEL_NAME, CONFIG_NAME];
     names.into_iter().all(|name| folder.join(name).is_file())
-        && disk::read_json(&folder.join(CONFIG), CONFIG_LIMIT).is_ok_and(|config| config.get("model_type").is_none())
+        && disk::read_json(&folder.join(CONFIG_NAME), CONFIG_LIMIT)
+            .is_ok_and(|config| config.get("model_type").is_none())
 }
 
 impl Ct2Whisper {
@@ -71,10 +73,10 @@ impl Ct2Whisper {
                 notes: Vec::new(),
             },
         };
-        let sizes = plan.add_all()?;
+        let dimensions = plan.add_all()?;
         plan.refuse_what_is_left()?;
         let mut prepared = plan.prepared;
-        prepared.config = self.config(sizes)?;
+        prepared.config = self.config(dimensions)?;
         let tokenizer = self.folder.join(TOKENIZER);
         if !tokenizer.is_file() {
             return Err(LibraryError::Tokenizer {
@@ -88,12 +90,9 @@ impl Ct2Whisper {
     }
 
     /// The configuration as mlx-whisper names it.
-    fn config(&self, sizes: Vec<(&str, u64)>) -> Result<Map<String, Value>, LibraryError> {
-        let path = self.folder.join(CONFIG);
-        let theirs = disk::read_json(&path, CONFIG_LIMIT)?;
-        let mut config = Map::new();
-        config.insert("model_type".into(), "whisper".into());
-        config.extend(sizes.into_iter().map(|(name, size)| (name.to_owned(), json!(size))));
+    fn config(&self, dimensions: Dimensions) -> Result<Map<String, Value>, LibraryError> {
+        let theirs = disk::read_json(&self.folder.join(CONFIG_NAME), CONFIG_LIMIT)?;
+        let mut config = dimensions.config(&[]);
         if let Some(heads) = theirs.get("alignment_heads").filter(|heads| !heads.is_null()) {
             config.insert("alignment_heads".into(), heads.clone());
         }
@@ -115,7 +114,7 @@ fn is_setting(name: &str, tensor: &Ct2Tensor) -> bool {
 
 impl<'a> Plan<'a> {
     /// Adds every tensor of the model and gives its sizes.
-    fn add_all(&mut self) -> Result<Vec<(&'static str, u64)>, LibraryError> {
+    fn add_all(&mut self) -> Result<Dimensions, LibraryError> {
         let convolution = self.find("encoder/conv1/weight")?;
         let [state, mels, _] = self.shape("encoder/conv1/weight", convolution)?;
         for number in [1, 2] {
@@ -138,18 +137,18 @@ impl<'a> Plan<'a> {
         let [vocabulary, text_state] = self.shape("decoder/embeddings/weight", embedding)?;
         let positions = self.find("decoder/position_encodings/encodings")?;
         let [context, _] = self.shape("decoder/position_encodings/encodings", positions)?;
-        Ok(vec![
-            ("n_mels", mels),
-            ("n_audio_ctx", AUDIO_POSITIONS),
-            ("n_audio_state", state),
-            ("n_audio_head", state / HEAD_DIM),
-            ("n_audio_layer", layers[0]),
-            ("n_vocab", vocabulary),
-            ("n_text_ctx", context),
-            ("n_text_state", text_state),
-            ("n_text_head", text_state / HEAD_DIM),
-            ("n_text_layer", layers[1]),
-        ])
+        Ok(Dimensions {
+            n_mels: mels,
+            n_audio_ctx: AUDIO_POSITIONS,
+            n_audio_state: state,
+            n_audio_head: state / HEAD_DIM,
+            n_audio_layer: layers[0],
+            n_vocab: vocabulary,
+            n_text_ctx: context,
+            n_text_state: text_state,
+            n_text_head: text_state / HEAD_DIM,
+            n_text_layer: layers[1],
+        })
     }
 
     fn layers(&self, side: &str) -> u64 {
@@ -223,7 +222,7 @@ impl<'a> Plan<'a> {
         let shape = vec![outputs, kernel, inputs];
         let target = format!("encoder.conv{number}.weight");
         let columns = (inputs * kernel) as usize;
-        let conversion = Conversion::Transpose { element: dtype.size(), columns: kernel as usize };
+        let conversion = Conversion::Kernels(dtype, dtype, kernel as usize);
         self.job(&name, tensor.offset, (outputs, columns), conversion, NewTensor { name: target, dtype, shape });
         self.add(&format!("encoder/conv{number}/bias"), &format!("encoder.conv{number}.bias"))
     }
@@ -264,7 +263,7 @@ impl<'a> Plan<'a> {
         let missing = || LibraryError::MissingTensor {
             path: self.model.path.clone(),
             tensor: name.to_owned(),
-            architecture: "whisper".into(),
+            architecture: MODEL_TYPE.into(),
         };
         let tensor = self.model.tensors.get(name).ok_or_else(missing)?;
         if tensor.shape.is_empty() || tensor.shape.contains(&0) {
@@ -325,7 +324,7 @@ impl<'a> Plan<'a> {
         }
         Err(LibraryError::UnexpectedTensors {
             path: self.model.path.clone(),
-            architecture: "whisper".into(),
+            architecture: MODEL_TYPE.into(),
             count: left.len(),
             names: left.into_iter().take(NAMES_SHOWN).cloned().collect(),
         })

@@ -90,7 +90,7 @@ impl Dimensions {
     }
 
     /// `config.json`, without quantization (docs/decisions/whisper-folder.md).
-    pub(super) fn config(&self, alignment_heads: &[(u64, u64)]) -> Map<String, Value> {
+    pub(crate) fn config(&self, alignment_heads: &[(u64, u64)]) -> Map<String, Value> {
         let mut config = Map::new();
         config.insert("model_type".into(), MODEL_TYPE.into());
         for (name, size) in self.fields() {
