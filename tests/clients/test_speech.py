@@ -35,7 +35,8 @@ def speech_home(binary, home):
 
 
 @pytest.fixture(scope="module")
-def speech_server(binary, speech_home):
+def server(binary, speech_home):
+    """Stands in for the server of the other tests, and their clients talk to it."""
     server = Server(binary, speech_home, speech_home.parent / "speech.log", ["--speech-idle-unload", "3s"])
     try:
         server.wait_until_ready()
@@ -43,18 +44,6 @@ def speech_server(binary, speech_home):
     finally:
         if server.process.poll() is None:
             server.stop()
-
-
-@pytest.fixture
-def client(speech_server):
-    with openai.OpenAI(base_url=f"{speech_server.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
-        yield client
-
-
-@pytest.fixture
-def http(speech_server):
-    with httpx.Client(base_url=speech_server.url, timeout=300) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +143,8 @@ def test_a_session_hears_pieces_and_is_done_when_the_speaker_was(http, pcm):
     assert http.get(f"/v1/audio/sessions/{session['id']}").status_code == 404
 
 
-def test_a_websocket_shows_text_while_it_is_spoken(speech_server, pcm):
-    address = speech_server.url.replace("http", "ws") + f"/v1/audio/stream?model={SPEECH}&encoding=s16"
+def test_a_websocket_shows_text_while_it_is_spoken(server, pcm):
+    address = server.url.replace("http", "ws") + f"/v1/audio/stream?model={SPEECH}&encoding=s16"
     with connect(address) as socket:
         assert json.loads(socket.recv())["type"] == "session"
         for start in range(0, len(pcm), 9600):
@@ -172,8 +161,8 @@ def test_a_websocket_shows_text_while_it_is_spoken(speech_server, pcm):
     assert words(messages[-1]["text"]) == JFK
 
 
-def test_a_web_page_of_somebody_else_gets_no_websocket(speech_server):
-    address = speech_server.url.replace("http", "ws") + "/v1/audio/stream"
+def test_a_web_page_of_somebody_else_gets_no_websocket(server):
+    address = server.url.replace("http", "ws") + "/v1/audio/stream"
     with pytest.raises(Exception, match="403"):
         connect(address, origin="https://evil.example")
 
@@ -240,6 +229,6 @@ def test_what_was_interrupted_goes_on_where_it_stopped(binary, speech_home, tmp_
     assert not kept[0].exists()
 
 
-def test_nothing_of_what_is_said_reaches_the_log(speech_server):
-    log = speech_server.log.read_text().lower()
+def test_nothing_of_what_is_said_reaches_the_log(server):
+    log = server.log.read_text().lower()
     assert "americans" not in log and "country" not in log

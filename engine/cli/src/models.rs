@@ -149,26 +149,31 @@ pub(crate) fn load(entry: &ModelEntry, run: &RunArguments, engine: EngineOptions
     load_model(&entry.path, &options).with_context(|| format!("cannot load \"{}\"", entry.name))
 }
 
+/// A model of which only name and kind are known.
+#[cfg(test)]
+pub(crate) fn test_entry(name: &str, kind: ModelKind) -> ModelEntry {
+    ModelEntry {
+        name: name.into(),
+        path: std::path::PathBuf::new(),
+        kind,
+        architecture: None,
+        parameters: None,
+        size_on_disk: 0,
+        quantization: None,
+        context_length: None,
+        source: None,
+        created: None,
+        notes: Vec::new(),
+        problem: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     fn entry(name: &str, problem: Option<&str>) -> ModelEntry {
-        ModelEntry {
-            name: name.into(),
-            path: PathBuf::new(),
-            kind: ModelKind::Text,
-            architecture: None,
-            parameters: None,
-            size_on_disk: 0,
-            quantization: None,
-            context_length: None,
-            source: None,
-            created: None,
-            notes: Vec::new(),
-            problem: problem.map(str::to_owned),
-        }
+        ModelEntry { problem: problem.map(str::to_owned), ..test_entry(name, ModelKind::Text) }
     }
 
     #[test]

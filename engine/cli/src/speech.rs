@@ -146,25 +146,8 @@ fn language(text: &str) -> Result<Language, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::test_entry as entry;
     use linnet_library::ModelKind;
-    use std::path::PathBuf;
-
-    fn entry(name: &str, kind: ModelKind) -> ModelEntry {
-        ModelEntry {
-            name: name.into(),
-            path: PathBuf::new(),
-            kind,
-            architecture: None,
-            parameters: None,
-            size_on_disk: 0,
-            quantization: None,
-            context_length: None,
-            source: None,
-            created: None,
-            notes: Vec::new(),
-            problem: None,
-        }
-    }
 
     #[test]
     fn the_default_is_the_only_speech_model_or_the_best_known() {
